@@ -25,7 +25,7 @@ from installer.inputs.settings import Settings
 from installer.model import paths
 from installer.model.host import Health
 from installer.model.names import Mode
-from installer.node.reconcile import look
+from installer.node.reconcile import inspect
 from tests.lib.throwaway.host import ThrowawayHost
 from tests.lib.throwaway.kubelet import install_kubelet, wait_healthy
 from tests.lib.throwaway.payload import build_payload
@@ -131,7 +131,7 @@ def pyinfra_no_op(bench: Bench, scratch: Path) -> None:
         return
     kept = scratch / "pyinfra"
     lines = ["from pyinfra.operations import files"]
-    for path in sorted(look(Request(Mode.INSTALL, Settings(), bench.payload), bench.door).snapshot.files):
+    for path in sorted(inspect(Request(Mode.INSTALL, Settings(), bench.payload), bench.door).snapshot.files):
         source = Path(f"{bench.host.root}{path}")
         if source.is_file():
             copy = kept / path[1:]
@@ -161,7 +161,7 @@ def one_pass(bench: Bench) -> None:
 
     def once() -> float:
         started = time.perf_counter()
-        if look(request, bench.door).plan.steps:
+        if inspect(request, bench.door).plan.steps:
             raise SystemExit("the host is not converged")
         return time.perf_counter() - started
 

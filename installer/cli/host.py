@@ -17,7 +17,7 @@ from installer.host.validator import BinaryValidator
 from installer.inputs.load import Request
 from installer.inputs.settings import Settings, load_settings
 from installer.model.names import Mode
-from installer.node.reconcile import look, reconcile, rehearse
+from installer.node.reconcile import inspect, preview, reconcile
 
 _WAIT_PAUSE = 1.0  # seconds between two looks of status --wait
 
@@ -103,7 +103,7 @@ def _status(request: Request, host: Host, wait: int | None, options: Options) ->
 
     deadline = host.clock.monotonic() + (wait or 0)
     waiting = WaitingLine(sys.stderr)
-    while not is_well(seen := look(request, host)) and host.clock.monotonic() < deadline:
+    while not is_well(seen := inspect(request, host)) and host.clock.monotonic() < deadline:
         waiting.show(f"waiting: {verdict(seen)}")
         host.clock.sleep(_WAIT_PAUSE)
     waiting.clear()
@@ -115,7 +115,7 @@ def _plan(request: Request, host: Host, arguments: argparse.Namespace, options: 
     from installer.report.events import report_error
     from installer.report.planned import print_plan
 
-    assessment, error = rehearse(request, replace(host, validator=BinaryValidator()))
+    assessment, error = preview(request, replace(host, validator=BinaryValidator()))
     plan = assessment.plan
     print_plan(plan, options.output, sys.stdout, diffs=arguments.diff, error=error)
     if error is not None and options.output == "text":

@@ -24,7 +24,7 @@ from installer.inputs.load import Request
 from installer.inputs.settings import Settings, load_settings
 from installer.model.jsontext import from_json
 from installer.model.names import Mode
-from installer.node.reconcile import reconcile, rehearse
+from installer.node.reconcile import preview, reconcile
 from installer.node.rescue import hold_kubelet, restart_proxy
 from installer.node.run import DAEMON
 from installer.report.events import JsonReporter, build_reporter, report_error
@@ -71,7 +71,7 @@ def _opened_log(options: Options, *, logged: bool) -> Iterator[TextIO | None]:
 def carry_out(order: Order, asked: Request, host: Host, reporter: PassReporter) -> int:
     """Does what is ordered. Raises InstallerError, which the caller hands to `reporter`."""
     if order.action is Action.PLAN:
-        assessment, error = rehearse(asked, host)
+        assessment, error = preview(asked, host)
         plan = assessment.plan
         code = plan.exit_code if error is None else error.exit_code
         pending = summarise_plan(plan) if plan.steps else ""

@@ -1,11 +1,12 @@
-"""Strangers are made known to the proxy before it starts with a policy that would take something from them.
+"""Make running containers known to the proxy before it starts with a policy that would take CPU weight from
+them.
 
-At a start with the policy none cri-resmgr puts every running container into its cache, with no word about
-what it was created with: for a real policy such a one has no requests, and gets the lowest weight. So, while
-the proxy is stopped, its program is run once by itself with the policy none, at a relay that no kubelet uses,
-unless it has seen all of them already. Then what each was created with is written into the entries that
-cri-resmgr has made. The next start switches the policy, and so places every container anew. Neither an entry
-nor a shape of the cache is invented here.
+A start with the policy none puts every running container into cri-resmgr's cache, but without what it was
+created with. To a real policy such a container requests nothing, so it gets the lowest weight. So, while the
+proxy is stopped, its program runs once by itself with the policy none, at a relay that no kubelet uses,
+unless the cache has all containers already. Then the installer adds to cri-resmgr's own entries what each
+container was created with. The next start switches the policy, and therefore places every container again.
+The installer invents neither an entry nor a format.
 """
 
 from __future__ import annotations
@@ -36,39 +37,38 @@ from installer.node.pinning import (
 OLD_CACHE = f"{paths.PROXY_CACHE}.before-adoption"
 
 _TRIES = 3
-_OF_THE_PROXY = ("cpuset_cpus", "cpuset_mems")  # in the creation of what was created through it
-_SOME = 3  # containers that a message names
+_OF_THE_PROXY = ("cpuset_cpus", "cpuset_mems")  # what the proxy puts into the creation of a container
+_SOME = 3  # containers named in a message
 
 
 class Adoption(NamedTuple):
-    """`containers` are all that ran before the proxy starts; `made_known` are those of them whose entry in
-    the cache was completed; `removed` are leftovers that were in the way."""
+    """What an adoption did."""
 
-    containers: tuple[RunningContainer, ...]
-    made_known: tuple[RunningContainer, ...] = ()
-    removed: tuple[UnstartedContainer, ...] = ()
+    containers: tuple[RunningContainer, ...]  # all that ran before the proxy starts
+    made_known: tuple[RunningContainer, ...] = ()  # those whose entry in the cache was completed
+    removed: tuple[UnstartedContainer, ...] = ()  # leftovers that were in the way
 
     def events(self) -> Iterator[Event]:
-        """What has been done."""
+        """One event for each change."""
         for leftover in self.removed:
             yield Event("leftover.removed", f"removed {leftover.title}, which never ran", {"id": leftover.id})
-        for stranger in self.made_known:
-            yield Event("adopted", f"adopted: {stranger.title}", {"id": stranger.id})
+        for container in self.made_known:
+            yield Event("adopted", f"adopted: {container.title}", {"id": container.id})
 
 
 def find_leftovers(
     unstarted: Iterable[UnstartedContainer], containers: Iterable[RunningContainer]
 ) -> tuple[UnstartedContainer, ...]:
-    """Containers that never ran and never will: kubelet's start of them was cut off, and another one of the
-    same pod and name runs. cri-resmgr's cache has one entry for both (`podUID:containerName`), so it would
-    lose the running one, another each time."""
+    """Containers that never ran and never will: kubelet's start of them was interrupted, and another
+    container of the same pod and name runs. cri-resmgr's cache has one entry for both
+    (`podUID:containerName`), so it would lose the running one."""
     names = {(one.pod_uid, one.name) for one in containers if one.pod_uid and one.name}
     return tuple(one for one in unstarted if (one.pod_uid, one.name) in names)
 
 
 def unadoptable(container: RunningContainer, cache: ProxyCache) -> str:
-    """Why the proxy cannot be told of this stranger; empty if it can. A cache that is torn is set aside, and
-    the proxy begins a new one."""
+    """Why this container cannot be adopted; empty if it can. A torn cache does not matter: it is moved away,
+    and the proxy starts a new one."""
     if cache.foreign:
         return f"the proxy's cache has a format that is not known (version {cache.version or 'not said'})"
     if container.creation is None:
@@ -79,18 +79,21 @@ def unadoptable(container: RunningContainer, cache: ProxyCache) -> str:
 def divide(
     containers: Iterable[RunningContainer], cache: ProxyCache
 ) -> tuple[list[RunningContainer], list[tuple[RunningContainer, str]]]:
-    """The strangers among `containers`: those that the proxy can be told of; the others, each with why."""
-    strangers = [(one, unadoptable(one, cache)) for one in containers if not is_known(one, cache)]
-    return [one for one, why in strangers if not why], [(one, why) for one, why in strangers if why]
+    """The containers that the proxy does not know: those that can be adopted; the others, each with the
+    reason."""
+    unknown = [(one, unadoptable(one, cache)) for one in containers if not is_known(one, cache)]
+    return [one for one, why in unknown if not why], [(one, why) for one, why in unknown if why]
 
 
 def adopt(host: Host, endpoint: str, stop_proxy: Callable[[], None], seconds: float) -> Adoption:
-    """Writes what each stranger was created with into the proxy's cache; the old cache is kept beside it.
-    The proxy is stopped if, and only if, there is something to write; running it alone to see the
-    containers takes at most `seconds`. A crash leaves the old cache, one that cri-resmgr has written with the
-    policy none, or the new one: the next adoption does the rest.
+    """Write what each unknown container was created with into the proxy's cache, and keep the old cache
+    beside it.
 
-    Raises StepFailedError if one of them cannot be made known, InstallerError and OSError.
+    Stops the proxy if, and only if, there is something to write. Running it alone to see the containers takes
+    at most `seconds`. A crash leaves the old cache, one that cri-resmgr has written with the policy none, or
+    the new one; the next adoption does the rest.
+
+    Raises StepFailedError if a container cannot be adopted, InstallerError and OSError.
     """
     containers, cache = host.cri.containers(endpoint), read_cache(host.files)
     leftovers = find_leftovers(host.cri.unstarted(endpoint), containers)
@@ -109,20 +112,20 @@ def adopt(host: Host, endpoint: str, stop_proxy: Callable[[], None], seconds: fl
         if _has_seen(cache, containers):
             break
     _check_adoptable(containers, cache)
-    strangers = tuple(one for one in containers if not keeps_weight(one, cache))
-    if unseen := [one.title for one in strangers if one.id not in cache.containers]:
-        message = f"the proxy has not seen {name_some(unseen, _SOME)} although it was restarted for that"
+    incomplete = tuple(one for one in containers if not keeps_weight(one, cache))
+    if unseen := [one.title for one in incomplete if one.id not in cache.containers]:
+        message = f"cri-resmgr, run to read the running containers, did not find {name_some(unseen, _SOME)}"
         raise StepFailedError(message, "run again", interfered=True)
-    _give_back(host, endpoint, strangers)
+    _give_back(host, endpoint, incomplete)
     raw, mode = host.files.read(paths.PROXY_CACHE, CACHE_LIMIT) or b"", _mode(host.files)
-    host.files.write(paths.PROXY_CACHE, with_strangers(raw, strangers), mode)
-    return Adoption(containers, strangers, leftovers)
+    host.files.write(paths.PROXY_CACHE, with_creations(raw, incomplete), mode)
+    return Adoption(containers, incomplete, leftovers)
 
 
 def bring_back(host: Host) -> None:
-    """The cache as it was before `adopt`, but for the policy: which one was activated last is true all the
-    same, and tells who has to get CPUs and weight back. If a real policy was in force before, the adopted one
-    stays: without it that policy would take the strangers' weight."""
+    """Restore the cache as it was before `adopt`, except for its policy: which policy was last active is
+    still true, and tells which containers have to get CPUs and weight back. If a real policy was in force
+    before, the adopted cache stays: without it that policy would take weight from the containers."""
     old = host.files.read(OLD_CACHE, CACHE_LIMIT)
     if old is None:
         return
@@ -136,7 +139,7 @@ def bring_back(host: Host) -> None:
 
 
 def set_aside_cache(files: Files) -> Event:
-    """One that no start can read. It is kept: what it says stands nowhere else."""
+    """Move away a cache that no start can read. It is kept, because nothing else has what it says."""
     kept = paths.TORN_CACHE
     files.write(kept, HostPath(paths.PROXY_CACHE), 0o600)
     files.remove(paths.PROXY_CACHE)
@@ -145,24 +148,23 @@ def set_aside_cache(files: Files) -> Event:
 
 
 class Lost(NamedTuple):
-    """A container that has less weight than it had, or that the proxy does not know, in words. `came_late`:
-    it has come since the proxy was started, and can be adopted now."""
+    """A container that has lost weight, or that the proxy does not know."""
 
-    how: str
-    came_late: bool
+    how: str  # in words
+    came_late: bool  # it was created after the proxy was started, so it can be adopted now
 
 
 def find_lost(
     host: Host, endpoint: str, before: Mapping[str, RunningContainer], *, unknown_too: bool
 ) -> tuple[Lost, ...]:
-    """What is wrong now that the policy is in force; `before` are those that ran before its start, by ID. One
-    that has come since should have what it was created with, and, with `unknown_too`, be known to the proxy:
-    its next start would touch it."""
+    """What is wrong now that the policy is in force. `before` are the containers that ran before its start,
+    by ID. A later one should have what it was created with and, with `unknown_too`, be known to the proxy,
+    whose next start would re-pin it otherwise."""
     cache = read_cache(host.files)
     found = (
         _lost(one, cache, before.get(one.id))
         if one.id in cache.containers
-        else Lost(f"{one.title} is not known to the proxy", came_late=True)
+        else Lost(f"the proxy does not know {one.title}", came_late=True)
         for one in host.cri.containers(endpoint)
         if unknown_too or one.id in cache.containers
     )
@@ -174,7 +176,7 @@ def _lost(container: RunningContainer, cache: ProxyCache, before: RunningContain
     if now is None or has_own_cpus(cache.containers.get(container.id)):
         return None
     due = due_shares(before or container)
-    # Where the runtime tells only what it has now, the lowest weight of one that has come is no evidence.
+    # If the runtime reports only the present, the lowest weight of a new container proves nothing.
     unsure = before is None and container.created is None and not container.through_proxy and now.is_lowest
     if not unsure and not now.is_lower_than(due):
         return None
@@ -184,7 +186,7 @@ def _lost(container: RunningContainer, cache: ProxyCache, before: RunningContain
 
 
 def check_lost(lost: tuple[Lost, ...]) -> None:
-    """Raises StepFailedError for those that an adoption now cannot help."""
+    """Raises StepFailedError for those that another adoption cannot help."""
     taken = [one.how for one in lost if not one.came_late]
     if taken:
         message = f"the policy has taken weight from {len(taken)} containers: {name_some(taken, _SOME, '; ')}"
@@ -193,26 +195,27 @@ def check_lost(lost: tuple[Lost, ...]) -> None:
 
 
 def forget_old(files: Files, *, all_known: bool = False) -> None:
-    """The cache of before the adoption is no longer needed. `all_known`: the proxy knows every container,
-    and no more can come past it."""
+    """Delete the cache from before the adoption. `all_known`: the proxy knows every container, and no more
+    can be created outside of it."""
     files.remove(OLD_CACHE)
     if all_known:
         files.remove(paths.CONTAINERS_UNKNOWN)
 
 
 def announce_start(files: Files) -> None:
-    """The next start of the proxy has seen to the containers that it does not know: the guard lets it have
-    its policy. Where no file can be written it is a start like anybody's, which the next run mends."""
+    """Tell the guard that the next start of the proxy is ours and may activate its policy, because unknown
+    containers have been handled. If no file can be written, it is treated like a start by anyone else, which
+    the next run corrects."""
     with suppress(OSError):
         files.make_directory(paths.OUR_RUNTIME)
         files.write(paths.PROXY_START_OURS, b"", 0o644)
 
 
 def find_reduced(containers: Iterable[RunningContainer], cache: ProxyCache) -> list[str]:
-    """The containers that have less weight than they were created with, because a start that was not ours has
-    taken it, each in words; those of which that is not certain are left out. One that the cache does not know
-    may have come past the proxy, or have lost its place there to a leftover of its name, and only the lowest
-    weight is certain then."""
+    """The containers that have less weight than they were created with because of a start that was not ours,
+    in words. Uncertain ones are left out. A container missing from the cache may have been created outside
+    the proxy, or have lost its entry to a leftover of the same name; only the lowest weight is certain
+    evidence then."""
     found = (
         _lost(one, cache, None)
         for one in containers
@@ -221,38 +224,37 @@ def find_reduced(containers: Iterable[RunningContainer], cache: ProxyCache) -> l
     return [lost.how for lost in found if lost and lost.came_late]
 
 
-def with_strangers(raw: bytes, strangers: Iterable[RunningContainer]) -> bytes:
-    """The cache with what `strangers` were created with, all else as it was."""
+def with_creations(raw: bytes, containers: Iterable[RunningContainer]) -> bytes:
+    """The cache with what `containers` were created with, otherwise unchanged."""
     cache, known = parse_json(raw), parse_cache(raw).containers
-    by_id = {stranger.id: stranger for stranger in strangers}
+    by_id = {container.id: container for container in containers}
     for entry in cache["Containers"].values():
-        stranger = by_id.get(str(entry.get("Id") or entry.get("ID")))
-        if stranger is not None:
-            guaranteed = known[stranger.id].guaranteed
-            entry["LinuxReq"] = _linux(stranger)
+        container = by_id.get(str(entry.get("Id") or entry.get("ID")))
+        if container is not None:
+            guaranteed = known[container.id].guaranteed
+            entry["LinuxReq"] = _linux(container)
             entry["Resources"] = _requirements(entry["LinuxReq"], guaranteed=guaranteed)
     return json.dumps(cache).encode()
 
 
 def _check_adoptable(containers: Iterable[RunningContainer], cache: ProxyCache) -> None:
-    for stranger, why in divide(containers, cache)[1]:
-        message = f"{stranger.title} was created meanwhile and cannot be adopted: {why}"
+    for container, why in divide(containers, cache)[1]:
+        message = f"{container.title} was created meanwhile and cannot be adopted: {why}"
         raise StepFailedError(message, "run again", interfered=True)
 
 
-def _give_back(host: Host, endpoint: str, strangers: tuple[RunningContainer, ...]) -> None:
-    """The weight that a start not of ours has taken. A policy that has no room for what a container
-    requests leaves it as it is, whatever the cache says. What cannot be given is found when weights are
-    checked."""
-    due = {one.id: due_shares(one) for one in strangers}
-    low = [one.id for one in strangers if one.cgroup and one.cgroup.is_lower_than(due[one.id])]
+def _give_back(host: Host, endpoint: str, containers: tuple[RunningContainer, ...]) -> None:
+    """Return the weight that a start by someone else has taken. A policy without room for a container's
+    request leaves it as it is, whatever the cache says. The check of weights finds what this cannot fix."""
+    due = {one.id: due_shares(one) for one in containers}
+    low = [one.id for one in containers if one.cgroup and one.cgroup.is_lower_than(due[one.id])]
     if low:
         host.cri.update(endpoint, {each: CpuResources(shares=due[each]) for each in low})
 
 
 def _has_seen(cache: ProxyCache, containers: Iterable[RunningContainer]) -> bool:
-    """Whether the proxy has put all of them into its cache under a policy that has placed none of them:
-    another one would leave those that it knows where they are, at the weight that they have."""
+    """Whether the proxy has put all of them into its cache under a policy that has placed none of them. Any
+    other policy would leave those that it knows where they are, at the weight that they have."""
     return cache.policy == NO_POLICY and all(one.id in cache.containers for one in containers)
 
 
@@ -263,14 +265,14 @@ def _show_containers(host: Host, endpoint: str, seconds: float) -> None:
     socket = paths.normalise_endpoint(endpoint)
     with files.opened(paths.BINARY) as binary, files.opened(state) as place, files.opened(socket) as runtime:
         complaint = host.validator.see_containers(binary, place, runtime, seconds)
-    files.remove(paths.PROXY_STATE[2])  # its pid file, whose place no option changes
+    files.remove(paths.PROXY_STATE[2])  # its pid file, whose path no option changes
     if complaint:
         raise StepFailedError(f"the running containers could not be handed to cri-resmgr: {complaint}")
 
 
 def _keep_old(files: Files) -> None:
-    """Not the one of an adoption that was cut off: that one has more than the cache has now. A kept one that
-    no start can read is no such thing."""
+    """Keep the cache, unless an interrupted adoption has: that copy has more than the cache has now. A kept
+    copy that no start can read does not count."""
     kept = files.read(OLD_CACHE, CACHE_LIMIT)
     if kept is not None and parse_cache(kept).torn:
         files.remove(OLD_CACHE)
@@ -283,17 +285,17 @@ def _mode(files: Files) -> int:
     return files.state(paths.PROXY_CACHE).mode
 
 
-def _linux(stranger: RunningContainer) -> dict[str, int | str]:
-    """LinuxContainerResources. In the creation of what was created through the proxy the CPUs are the
-    proxy's, and so may be the weight."""
-    own = _OF_THE_PROXY if stranger.through_proxy else ()
-    found = {key: value for key, value in (stranger.creation or {}).items() if key not in own}
-    return {**found, "cpu_shares": max(due_shares(stranger), stranger.asked)}
+def _linux(container: RunningContainer) -> dict[str, int | str]:
+    """LinuxContainerResources. If the container was created through the proxy, the CPUs in its creation are
+    the proxy's, and perhaps the weight as well."""
+    own = _OF_THE_PROXY if container.through_proxy else ()
+    found = {key: value for key, value in (container.creation or {}).items() if key not in own}
+    return {**found, "cpu_shares": max(due_shares(container), container.asked)}
 
 
 def _requirements(linux: Mapping[str, int | str], *, guaranteed: bool) -> dict[str, dict[str, str]]:
     """Kubernetes' ResourceRequirements as cri-resmgr estimates them for what it creates itself
-    (estimateComputeResources), but for the CPU request: the one that gives exactly this weight."""
+    (estimateComputeResources), except for the CPU request, which gives exactly this weight."""
 
     def of(key: str) -> int:
         value = linux.get(key, 0)

@@ -1,7 +1,7 @@
 """settings + snapshot -> desired -> diff -> preflight -> plan. Pure: values in, one value out.
 
-Nothing is asked here. What has to be asked only when something is to be changed is the snapshot's probe: the
-caller sees by `needs_probe` whether it is missing, adds it, and assesses again.
+Nothing is read here. Facts that matter only if something is to be changed are the snapshot's probe.
+`needs_probe` tells the caller whether it is missing; the caller then adds it and assesses again.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from installer.node.facts import Facts
 from installer.node.kept import check_kept
 from installer.node.kubelet_strategy import KubeletAnalysis, analyse_kubelet
 from installer.node.pinning import find_resets, is_known, keeps_weight, was_cut_off
-from installer.node.plan import Ways, order_steps, refuge_of
+from installer.node.plan import Options, leaves_to, order_steps
 from installer.node.preflight import check
 from installer.node.record import Record, RecordStatus, leftovers_of_ours, was_moving_kubelet
 
-_WHY_ADOPTED = "containers that it does not know are to be adopted"
+_WHY_ADOPTED = "containers that it does not know have to be adopted"
 WEIGHT_TAKEN = "weight-taken"  # the code of a finding
 _WHY_TAKEN = "its last start took CPU weight from containers that it did not know"
 
@@ -47,7 +47,7 @@ def assess(
     facts = _compare(inputs, snapshot, record, analyse_kubelet(snapshot, inputs.request.settings), installed)
     moved_on = facts.kubelet.next_endpoint
     if moved_on and facts.restarts_kubelet and installed is None and not removing:
-        # Its base is another one then. Without this, the next run would move the proxy there.
+        # After the restart its base endpoint is another one. Else the next run would have to move the proxy.
         facts = _compare(inputs, snapshot, record, replace(facts.kubelet, endpoint=moved_on), installed)
     findings = check(facts)
     if facts.changes or not removing:
@@ -78,7 +78,7 @@ def _compare(
     moved = was_moving_kubelet(record, snapshot)
     facts = Facts(inputs, snapshot, kubelet, desired, Changes(), runtime, moved)
     if desired.proxy is None and not removing:
-        return facts  # kubelet cannot be served: preflight says why
+        return facts  # preflight says why kubelet cannot be served
     facts = replace(facts, changes=diff(desired, snapshot, record))
     why = _why_restarted(facts) if desired.proxy else ""
     changes = facts.changes.with_restart(paths.PROXY_UNIT, Part.PROXY, why) if why else facts.changes
@@ -96,14 +96,14 @@ def _plan(facts: Facts, record: Record, nonce: str) -> Plan:
     request, snapshot, changes = facts.inputs.request, facts.snapshot, facts.changes
     removing, runtime = request.mode is Mode.REMOVE, facts.runtime
     starting = facts.asked if changes.restarts(Part.PROXY) else None
-    # Containers that a running proxy has not seen start are checked when kubelet has moved onto it.
+    # When kubelet has moved onto a running proxy, containers that the proxy did not see start are checked.
     met = starting or (facts.in_force if facts.moves_kubelet else None)
     adopts = bool(runtime) and facts.adopts(met)
     unpinned = _unpinned(facts, starting) if runtime else ()
     policy = starting or facts.in_force
     controls = due_controls(record.controls, facts.desired, snapshot)
     looked_at = snapshot.probe is not None and not snapshot.probe.returns
-    ways = Ways(
+    options = Options(
         nonce,
         hold=bool(snapshot.hold),
         ends_hold=not request.unattended or is_of_a_run(snapshot.hold),
@@ -111,7 +111,7 @@ def _plan(facts: Facts, record: Record, nonce: str) -> Plan:
         leftovers=leftovers_of_ours(record, snapshot) if removing else (),
         resets=runtime if unpinned or (removing and request.settings.removal.reset_pinning) else "",
         adopts=runtime if adopts else "",
-        refuge=refuge_of(snapshot, changes, policy.name if policy else "", runtime),
+        leaves_to=leaves_to(snapshot, changes, policy.name if policy else "", runtime),
         returns=bool(controls) and not looked_at,
         runtime=runtime,
     )
@@ -120,7 +120,7 @@ def _plan(facts: Facts, record: Record, nonce: str) -> Plan:
         facts.desired,
         changes,
         request.settings.kubelet.unit,
-        order_steps(facts.desired, changes, ways),
+        order_steps(facts.desired, changes, options),
         resets=unpinned + (_adopted(facts) if adopts and starting else ()) + facts.probe.returns,
         resets_all=was_cut_off(snapshot),
         controls=controls,
@@ -128,8 +128,8 @@ def _plan(facts: Facts, record: Record, nonce: str) -> Plan:
 
 
 def _unpinned(facts: Facts, starting: PolicyInForce | None) -> tuple[str, ...]:
-    """The running containers that get CPUs or weight back, each with what changes: when the proxy leaves, and
-    when it starts with the policy none."""
+    """The running containers that get CPUs or weight back, each with what changes: when the proxy is removed,
+    and when it starts with the policy none."""
     request, snapshot, probe = facts.inputs.request, facts.snapshot, facts.probe
     if not request.settings.removal.reset_pinning or not facts.changes:
         return ()
@@ -146,15 +146,16 @@ def _remembered_failure(record: Record, desired: Desired) -> str:
 
 
 def _why_restarted(facts: Facts) -> str:
-    """Why the proxy is stopped although nothing of it differs, empty if it is not.
+    """Why the proxy has to stop although nothing of it differs; empty if it need not.
 
-    It may meet strangers although this run does not start it: one that is only signalled is restarted if it
-    refuses what it reads again; and the next start of one that kubelet moves onto, whoever begins it, would
-    take the CPUs and the weight of those that it does not know."""
+    It may meet unknown containers although this run does not start it. A proxy that is only signalled is
+    restarted if it refuses what it re-reads. And the next start, by anyone, of a proxy that kubelet moves
+    onto would take CPUs and weight from containers that it does not know.
+    """
     proxy = facts.changes.unit(Part.PROXY)
     action = proxy.action if proxy else UnitAction.NOTHING
     may_meet = action is UnitAction.RELOAD or (facts.moves_kubelet and action is UnitAction.NOTHING)
-    if may_meet and facts.adopts(facts.asked) and facts.strangers[0]:
+    if may_meet and facts.adopts(facts.asked) and facts.unknown[0]:
         return _WHY_ADOPTED
     return _WHY_TAKEN if facts.adopts(facts.in_force) and _reduced(facts) else ""
 
@@ -164,7 +165,7 @@ def _reduced(facts: Facts) -> list[str]:
 
 
 def _reduced_findings(facts: Facts) -> Iterable[Finding]:
-    """Where no start is to give it back."""
+    """Lost weight that no start of this plan returns."""
     if not _takes(facts.in_force) or facts.changes.restarts(Part.PROXY):
         return
     for how in _reduced(facts):
@@ -177,20 +178,20 @@ def _takes(policy: PolicyInForce | None) -> bool:
 
 
 def _is_unchecked(facts: Facts, record: Record) -> bool:
-    """Whether no run has looked at the containers since the proxy was started, which may have taken something
-    from them: systemd has started it, or a person."""
+    """Whether systemd or a person has started the proxy, which may have taken weight from containers, and no
+    run has checked them since."""
     unit = facts.snapshot.proxy.unit
     return _takes(facts.in_force) and unit.running and unit.invocation_id != record.checked
 
 
 def _adopted(facts: Facts) -> tuple[str, ...]:
-    """The containers that the proxy has to learn of, each with why."""
+    """The containers that have to be made known to the proxy, each with the reason."""
     probe, cache = facts.probe, facts.snapshot.cache
     changed = [one for one in probe.containers if not keeps_weight(one, cache)]
     leftovers = find_leftovers(probe.unstarted, probe.containers)
     removed = tuple(f"remove {one.title}, which never ran: another of its name runs" for one in leftovers)
     return removed + tuple(
-        f"correct {one.title}: what the proxy knows of its CPU weight is rounded"
+        f"correct {one.title}: the proxy only knows a rounded CPU weight"
         if is_known(one, cache)
         else f"adopt {one.title}: it keeps its CPU weight"
         for one in changed
@@ -217,15 +218,15 @@ def _record_findings(facts: Facts, record: Record, status: RecordStatus) -> Iter
 
 
 def needs_probe(assessment: Assessment) -> bool:
-    """Whether the snapshot lacks what has to be asked before something is changed."""
+    """Whether the snapshot lacks the facts that are needed before something is changed."""
     plan = assessment.plan
     unserved = plan.mode is Mode.INSTALL and not plan.desired.files
     return assessment.snapshot.probe is None and (bool(plan.changes) or unserved or assessment.unchecked)
 
 
 def probed_endpoint(assessment: Assessment) -> str:
-    """Where the runtime is to be asked; empty if it need not be: a repair that restarts nothing needs no
-    runtime, and is quicker without asking it."""
+    """Where to ask the runtime; empty if there is no need: a repair that restarts nothing needs no runtime,
+    and is faster without it."""
     plan = assessment.plan
     asked = plan.changes.disturb or not plan.desired.files or assessment.unchecked
     return assessment.base_endpoint if asked else ""

@@ -1,8 +1,7 @@
-"""The part of a run that changes the host: it carries out the plan or rolls it back, and records how that
-ended.
+"""The part of a run that changes the host: carry out the plan or roll it back, and record how it ended.
 
-Most runs have nothing to do, so this is imported only when there is something. It is imported whole before
-the first write: a change may take files away, and the rollback must not miss any of them.
+Most runs have nothing to do, so this is imported only if there is something. It is imported whole before the
+first write: a change may delete the program's own files, and the rollback needs all of them.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from installer.model.plan import Assessment, Plan, StepKind
 from installer.node.converge import converge, limits_of
 from installer.node.decide import check_allowed, check_permit
 from installer.node.failure_report import capture, diagnose
-from installer.node.history import describe_end, entry_of, note
+from installer.node.history import describe_end, entry_of, write_entry
 from installer.node.record import takes_over
 from installer.node.rollback import roll_back
 from installer.node.run import Progress, Run
@@ -34,7 +33,7 @@ _SUCCESSOR = "they point to NRI plugins (https://github.com/containers/nri-plugi
 
 
 def carry_out(assessment: Assessment, inputs: Inputs, run: Run) -> HostSnapshot:
-    """The plan, or the rollback, and what the record says of it then. Returns the host as it is then."""
+    """Carry out the plan, or roll it back, and update the record. Return the host as it is then."""
     plan, after = assessment.plan, assessment.snapshot
     if plan.steps:
         after = _change(assessment, run)
@@ -56,7 +55,7 @@ def repair(request: Request, keeping: Assessment, run: Run) -> None:
 
 
 def _change(assessment: Assessment, run: Run) -> HostSnapshot:
-    """The plan, or the rollback. Returns the host as it is then."""
+    """Carry out the plan, or roll it back. Return the host as it is then."""
     plan, snapshot = assessment.plan, assessment.snapshot
     limits = limits_of(plan, snapshot, run.settings)
     progress, outcome = Progress(restarts_left=run.restarts_left), "cut off"
@@ -76,19 +75,19 @@ def _change(assessment: Assessment, run: Run) -> HostSnapshot:
     finally:
         if progress.touched:
             entry = entry_of(plan, run.who, run.because, outcome, assessment.payload_version)
-            note(run.host.journal, entry)
+            write_entry(run.host.journal, entry)
 
 
 def _warn_unmaintained(assessment: Assessment, run: Run) -> None:
-    """Said once on each node, when kubelet has moved onto the proxy for the first time."""
+    """Warn once per node, when kubelet has moved onto the proxy for the first time."""
     moved = assessment.plan.desired.kubelet is not None and not assessment.snapshot.kubelet.on_relay
     if moved and (run.store.record.good is None or takes_over(run.store.record)):
         run.emit(Event("warning", _UNMAINTAINED, {"code": "upstream-unmaintained", "hint": _SUCCESSOR}))
 
 
 def _close_installed(plan: Plan, after: HostSnapshot, inputs: Inputs | None, run: Run) -> None:
-    """Records the verified generation as the good one. If the disk refuses the record, the installation
-    stays: the next run completes the record. `inputs` are those that were installed, None for a kept one."""
+    """Record the verified generation as the good one. If the disk refuses the record, the installation stays,
+    and the next run completes the record. `inputs` are what was installed; None for a kept generation."""
     payload = inputs.payload if inputs else None
     try:
         run.store.close_installed(plan.desired, after, str(payload.source) if payload else "")
@@ -99,7 +98,7 @@ def _close_installed(plan: Plan, after: HostSnapshot, inputs: Inputs | None, run
 
 
 def _finish_removal(assessment: Assessment, run: Run) -> None:
-    """Deletes the last of our files, and says what stays and why."""
+    """Delete the last of our files, and report what stays and why."""
     store, probe = run.store, assessment.snapshot.probe
     given_back = any(step.kind is StepKind.RESET_PINNING for step in assessment.plan.steps)
     kept = probe.containers if probe and not given_back else ()

@@ -1,8 +1,8 @@
-"""What cri-resmgr has set in the kernel beside containers' CPUs and memory comes back.
+"""Restore what cri-resmgr has set in the kernel besides containers' CPUs and memory.
 
-Which originals are known, the record says (`Record.controls`). What differs is read anew each time, so that
-after a crash in the middle the next run does the rest. What cannot be brought back is named, and stops
-nothing: a node that is to be left must not be kept by a CPU frequency.
+The record has the known originals (`Record.controls`). The differences are read again each time, so after a
+crash the next run does the rest. What cannot be restored is reported and stops nothing: a CPU frequency must
+not keep a node from being removed.
 """
 
 from __future__ import annotations
@@ -39,22 +39,22 @@ _Limits = tuple[str, ...]  # files: the lower limit, the upper one, and what the
 
 
 def used_before(snapshot: HostSnapshot) -> frozenset[Control]:
-    """By the configurations that lie on the host: whatever they set may be set already."""
+    """By the configurations on the host: whatever they set may be set already."""
     contents = (snapshot.files.get(path, ABSENT).content for path in paths.CONFIG_FILES)
     return controls_of(filter(None, contents), snapshot.cache)
 
 
 def used_by(desired: Desired, cache: ProxyCache) -> frozenset[Control]:
-    """By the configurations that should lie there."""
+    """By the configurations that should be on the host."""
     contents = [file.content for file in desired.files if file.path in paths.CONFIG_FILES]
     texts = [content for content in contents if isinstance(content, bytes)]
-    lost = len(texts) < len(contents)  # what a damaged one says is not known
+    lost = len(texts) < len(contents)  # a damaged one may set anything
     return frozenset(Control) if lost else controls_of(texts, cache)
 
 
 def due_controls(claimed: Originals, desired: Desired, snapshot: HostSnapshot) -> Originals:
-    """What is to be brought back when `desired` is there. A removal looks for what cri-resmgr itself has left
-    a trace of, too: it may have run before originals were kept, or by an agent's configuration."""
+    """What to restore once `desired` is in place. A removal also looks for traces of cri-resmgr itself: it
+    may have run before originals were kept, or with an agent's configuration."""
     if desired.proxy is None:
         traced = {Control.RESCTRL, Control.CPU_FREQUENCY, *used_before(snapshot)}
         return {control: claimed.get(control, {}) for control in sorted(traced | claimed.keys())}
@@ -65,7 +65,7 @@ def due_controls(claimed: Originals, desired: Desired, snapshot: HostSnapshot) -
 
 
 def claim_controls(claimed: Originals, desired: Desired, snapshot: HostSnapshot, files: Files) -> Originals:
-    """`claimed`, and the originals of what `desired` sets for the first time on this host."""
+    """`claimed`, plus the originals of what `desired` sets for the first time on this host."""
     used = used_by(desired, snapshot.cache)
     new = used - claimed.keys()
     known = new - used_before(snapshot) if new else new
@@ -95,7 +95,7 @@ def _cpu_limits(name: str) -> _Limits:
 
 
 def _read(files: Files, path: str) -> str:
-    """Empty if there is nothing, or the kernel does not say: one of a CPU that goes offline is an error."""
+    """Empty if there is no file, or if the kernel refuses, as for a CPU that is going offline."""
     try:
         return (files.read(path, _LIMIT) or b"").decode("ascii", "replace").strip()
     except (InstallerError, OSError):
@@ -112,7 +112,7 @@ def _list(files: Files, path: str) -> tuple[str, ...]:
 def find_returns(
     files: Files, due: Originals, cache: ProxyCache, containers: Iterable[RunningContainer]
 ) -> tuple[Return, ...]:
-    """What differs from what was there before cri-resmgr, in the order in which it is brought back."""
+    """What differs from what was there before cri-resmgr, in the order of restoring."""
     found: list[Return] = []
     if Control.RESCTRL in due:
         found += _groups(files)
@@ -127,8 +127,8 @@ def find_returns(
 
 
 def _groups(files: Files) -> Iterator[Return]:
-    """cri-resmgr's groups, those that monitor first: a control group goes with those that are in it. The
-    kernel gives the tasks of a group that is removed back to the one above it."""
+    """cri-resmgr's groups, monitoring groups first, since removing a control group also removes those in it.
+    The kernel moves the tasks of a removed group to its parent."""
     top = _list(files, RESCTRL)
     ours = [name for name in top if name.startswith(RESCTRL_PREFIX)]
     for parent in ("", *(f"/{name}" for name in top if name not in ours)):
@@ -150,8 +150,8 @@ def _changed(files: Files, originals: Mapping[str, str]) -> Iterator[Return]:
 
 
 def _frequencies(files: Files, kept: Mapping[str, str], cache: ProxyCache) -> Iterator[Return]:
-    """The limits of each CPU that differ from the originals, or, if there are none, those of the CPUs that
-    have a class from what the hardware can do. The kernel refuses a lower limit above the upper one."""
+    """The limits of each CPU that differ from the originals. Without originals: the limits of the CPUs that
+    have a class, compared with the hardware's. The kernel refuses a lower limit above the upper one."""
     limits = list(_frequency_limits(files)) if kept else [_cpu_limits(f"cpu{one}") for one in cache.classed]
     for low, high, least, most in limits:
         now = {place: _read(files, place) for place in (low, high)}
@@ -161,7 +161,7 @@ def _frequencies(files: Files, kept: Mapping[str, str], cache: ProxyCache) -> It
         upper_first = _number(wanted[high]) >= _number(now[low])
         for place in (high, low) if upper_first else (low, high):
             if wanted[place] and now[place] != wanted[place]:
-                what = place if kept else f"{place} (its original is not known: the hardware's limit)"
+                what = place if kept else f"{place} (original unknown, using the hardware's limit)"
                 yield Return(place, wanted[place], what, now[place] or "nothing")
 
 
@@ -170,7 +170,7 @@ def _number(text: str) -> int:
 
 
 def _block_io(files: Files, container: RunningContainer, cgroup: str) -> Iterator[Return]:
-    """What its own creation does not have. Rates and weights of a device end with 0."""
+    """What the container's own creation does not have. 0 ends the rate or weight of a device."""
     created = container.created_io
     for name in (*THROTTLES, *(f"{weight}_device" for weight in WEIGHTS)):
         own, place = created.get(name, {}), f"{cgroup}/{name}"
@@ -187,8 +187,8 @@ def _block_io(files: Files, container: RunningContainer, cgroup: str) -> Iterato
 
 
 def return_controls(host: Host, due: Originals, endpoint: str, emit: Emit) -> None:
-    """Brings back what is `due`, and says so. `endpoint` is where the runtime lists its containers; empty: it
-    is not asked."""
+    """Restore what is `due`, and report it. `endpoint`: where the runtime lists its containers; empty: do not
+    ask it."""
     containers: tuple[RunningContainer, ...] = ()
     try:
         containers = host.cri.containers(endpoint) if Control.BLOCK_IO in due and endpoint else ()
@@ -202,12 +202,12 @@ def _bring_back(each: Return, files: Files) -> Return:
     try:
         if each.value is None:
             removed = files.remove_empty_directory(each.path) or files.status(each.path) is None
-            return each if removed else each.failed("the kernel does not remove it")
+            return each if removed else each.failed("the kernel did not remove it")
         files.set_value(each.path, each.value)
     except (InstallerError, OSError) as error:
         return each.failed(str(error))
     now = _read(files, each.path)
-    if each.path.endswith("_device"):  # a line for each that has a limit
+    if each.path.endswith("_device"):  # one line for each device that has a limit
         device, _, rate = each.value.partition(" ")
         shown = each.value in now.splitlines() or (rate == "0" and f"{device} " not in now)
     else:
@@ -218,6 +218,6 @@ def _bring_back(each: Return, files: Files) -> Return:
 def _say(each: Return, emit: Emit) -> None:
     data = {"path": each.path, "code": "controls"}
     if each.problem:
-        emit(Event("warning", each.done, {**data, "hint": "it lasts until a person sets it, or a reboot"}))
+        emit(Event("warning", each.done, {**data, "hint": "it stays until you set it, or until a reboot"}))
     else:
         emit(Event("controls.returned", each.done, data))

@@ -1,7 +1,7 @@
 """claim -> apply -> verify, once: the only way from a plan to a changed host.
 
-Installation, removal, keeping the good generation, rollback, rescue and hold all come through here; they
-differ in the plan. What is done about a failure is not decided here: it is raised.
+Installation, removal, repair of the good generation, rollback, rescue and hold all go through here; only
+their plans differ. This module raises failures and does not decide what to do about them.
 """
 
 from __future__ import annotations
@@ -20,29 +20,29 @@ from installer.node.diff import diff
 from installer.node.run import Progress, Run
 from installer.node.snapshot import refresh
 
-_GETS_ON = 3.0  # times what a start is expected to take, while it is seen to get on
+_PROGRESSING = 3.0  # a start that makes progress may take this many times as long as expected
 
 
 def limits_of(plan: Plan, snapshot: HostSnapshot, settings: Settings) -> Limits:
-    """The deadlines of a plan that is made from `snapshot`."""
+    """The deadlines of a plan made from `snapshot`."""
     containers, hanging = snapshot.container_count, snapshot.kubelet.on_relay
     limits = build_limits(settings, hanging=hanging, containers=containers, seen=snapshot.proxy.last_start)
     return replace(limits, begun_start=limits.unhurried) if plan.leaves_if_slow else limits
 
 
 def build_limits(settings: Settings, *, hanging: bool, containers: int = 0, seen: float = 0.0) -> Limits:
-    """The deadlines of a run. The proxy may take longer the more containers there are and the longer it was
-    `seen` to take, and not as long while kubelet hangs on the relay."""
+    """The deadlines of a run. The proxy may take longer the more containers there are and the longer its last
+    start took (`seen`), but less long while kubelet hangs on the relay."""
     unhurried = patience(settings.proxy.start_timeout_seconds, containers, seen)
     proxy_start = min(unhurried, WHILE_HANGING) if hanging else unhurried
-    # A busy node needs longer than its containers call for. The other half is for the start that follows.
+    # A busy node needs longer than its containers explain. The other half is for the start that may follow.
     begun_start = max(longest_start(containers), proxy_start / 2) if hanging else unhurried
     return Limits(
         proxy_start=proxy_start,
         begun_start=begun_start,
         hanging=hanging,
         unhurried=unhurried,
-        furthest=_GETS_ON * unhurried,
+        furthest=_PROGRESSING * unhurried,
         kubelet_start=float(settings.kubelet.start_timeout_seconds),
         settle=float(settings.kubelet.settle_seconds),
         guard=float(settings.kubelet.guard_seconds),
@@ -53,11 +53,13 @@ def build_limits(settings: Settings, *, hanging: bool, containers: int = 0, seen
 def converge(
     plan: Plan, snapshot: HostSnapshot, run: Run, limits: Limits, progress: Progress, *, healthy: bool = False
 ) -> HostSnapshot:
-    """Carries the plan out and returns the host as it is then. `snapshot` is what the plan was made from;
-    `healthy`: kubelet has to be healthy in the end; `progress` says what was done, also after a failure.
+    """Carry out the plan and return the host as it is then.
 
-    Raises StepFailedError, InterruptedRunError between two steps. A crash at any instant leaves a host from
-    which the next run's diff derives the rest.
+    `snapshot` is what the plan was made from. `healthy`: kubelet has to be healthy in the end. `progress`
+    tells what was done, also after a failure.
+
+    Raises StepFailedError, and InterruptedRunError between two steps. A crash at any instant leaves a host
+    from which the next run's diff derives the rest.
     """
     if plan.steps and plan.parts:
         _claim(plan, snapshot, run)
@@ -66,7 +68,7 @@ def converge(
 
 
 def _claim(plan: Plan, snapshot: HostSnapshot, run: Run) -> None:
-    """R6: ownership is recorded, originals and edits are kept, before the first write."""
+    """R6: record ownership, and keep originals and edits, before the first write."""
     try:
         kept = run.store.claim(plan, snapshot)
     except OSError as error:
@@ -76,7 +78,7 @@ def _claim(plan: Plan, snapshot: HostSnapshot, run: Run) -> None:
 
 
 def _verify(plan: Plan, snapshot: HostSnapshot, run: Run, *, healthy: bool) -> HostSnapshot:
-    """An empty difference *is* done."""
+    """An empty diff *is* done."""
     try:
         after = refresh(snapshot, run.host, run.settings, run.store.record, ANSWER_SECONDS)
     except (StepFailedError, InterruptedRunError):

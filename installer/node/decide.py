@@ -1,4 +1,4 @@
-"""Whether a run does what its plan says, or ends with nothing touched, and why: the first reason counts."""
+"""Whether a run carries out its plan, or ends with nothing touched, and why. The first reason counts."""
 
 from __future__ import annotations
 
@@ -26,28 +26,27 @@ UNTOUCHED = "nothing was touched"
 
 
 def check_run(inputs: Inputs, assessment: Assessment, run: Run) -> None:
-    """Raises the error that this run ends with instead of carrying out its plan. The cheap reasons come
-    first, the payload's own program after them, and last a permit, which is not to be held in vain."""
+    """Raises the error with which this run ends instead of carrying out its plan. Cheap reasons come first,
+    then the payload's own program, and last the permit, which must not be held in vain."""
     request, plan, record = inputs.request, assessment.plan, run.store.record
     check_pause(request, assessment.snapshot)
     _refuse(plan)
     if plan.steps and assessment.remembered_failure and not request.retry:
         raise _not_tried_again(assessment, inputs)
-    say(plan.warnings, run.emit)
+    emit_warnings(plan.warnings, run.emit)
     if plan.steps:
         check_allowed(request, assessment)
         check_inputs(inputs, plan.changes, run.host.validator, proven=is_proven(record, plan.desired))
         check_permit(request, _planned_work(inputs, assessment, record), run.emit)
 
 
-def say(findings: Iterable[Finding], emit: Emit) -> None:
-    """As warnings."""
+def emit_warnings(findings: Iterable[Finding], emit: Emit) -> None:
     for finding in findings:
         emit(Event("warning", finding.message, {"code": finding.code, "hint": finding.hint}))
 
 
 def check_pause(request: Request, snapshot: HostSnapshot) -> None:
-    """Raises UnservableHostError on a paused node, unless a person asks for the run and says so."""
+    """Raises UnservableHostError on a paused node, unless a person insists."""
     if snapshot.pause and not request.despite_pause:
         hint = f"someone may be working on it; --despite-pause proceeds anyway; {UNTOUCHED}"
         raise UnservableHostError(f"this node is paused: {snapshot.pause}", hint)
@@ -60,18 +59,18 @@ def _refuse(plan: Plan) -> None:
 
 
 def _not_tried_again(assessment: Assessment, inputs: Inputs) -> RolledBackError:
-    message = f"this generation failed on this host and is not tried again: {assessment.remembered_failure}"
+    message = f"this generation failed on this host and is not retried: {assessment.remembered_failure}"
     hint = "change an input (settings, configs, payload), or run `cri-resmgr-installer install --retry`"
     return RolledBackError(message, hint, True, fleet_generation(inputs))
 
 
 def is_remembered(error: InstallerError) -> bool:
-    """Whether it ends a run whose generation failed here before, and is not tried again."""
+    """Whether it ends a run whose generation failed here before and is not retried."""
     return isinstance(error, RolledBackError) and error.remembered
 
 
 def check_allowed(request: Request, assessment: Assessment) -> None:
-    """Whether this run, and not only this plan, may do that to kubelet. Raises KubeletKeptError."""
+    """Whether this run may do to kubelet what the plan does. Raises KubeletKeptError."""
     plan, reason = assessment.plan, assessment.snapshot.hold
     ends_hold = any(step.kind is StepKind.CLEAR_HOLD for step in plan.steps)
     if request.unattended and ends_hold and is_operators(reason):
@@ -84,13 +83,13 @@ def check_allowed(request: Request, assessment: Assessment) -> None:
 
 
 def _planned_work(inputs: Inputs, assessment: Assessment, record: Record) -> PlannedWork:
-    """What the plan means for a fleet: a kubelet that restarts, and the first of a generation."""
+    """What the plan means for a fleet: whether kubelet restarts, and whether a generation begins."""
     from installer.model.fleet import REMOVAL, PlannedWork  # late: most runs have nothing to do
 
     plan, in_force = assessment.plan, assessment.policy
     restarts = assessment.most_restarts > 0
     if plan.mode is Mode.REMOVE:
-        # What others are to learn from is whether its successor serves the node.
+        # The other nodes wait to see whether its successor serves the node.
         tells = restarts and inputs.request.settings.removal.successor == "nri"
         return PlannedWork(REMOVAL, restarts, begins=tells, soaks=tells, removes=True)
     repolicies = policy_of(plan.desired, assessment.snapshot.cache).name != (
@@ -105,7 +104,7 @@ def _planned_work(inputs: Inputs, assessment: Assessment, record: Record) -> Pla
 
 
 def check_permit(request: Request, work: PlannedWork, emit: Emit) -> None:
-    """Says what is planned, and raises KubeletKeptError if it has to be asked for."""
+    """Report what is planned, and raise KubeletKeptError if it needs a permit."""
     if (work.restarts_kubelet and request.ask_first) or (work.begins and request.ask_first == "all"):
         emit(Event("planned", "this pass has to wait for a permit", asdict(work)))
         raise KubeletKeptError("planned work waits for a permit", UNTOUCHED)

@@ -1,4 +1,4 @@
-"""What should be on the host: pure function of settings, payload, configs and the facts of the host."""
+"""What should be on the host: a pure function of settings, payload, configs and facts of the host."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 _FLAG = f"--container-runtime-endpoint={paths.RELAY_ENDPOINT}"
-_START_RESERVE = 2  # seconds that the guard leaves of kubelet's own TimeoutStartSec
+_START_RESERVE = 2  # seconds of kubelet's own TimeoutStartSec that the guard leaves
 _MICROSECONDS = 1_000_000
 
 
@@ -31,9 +31,8 @@ def kubelet_resources(
 ) -> tuple[tuple[DesiredFile, ...], DesiredKubelet]:
     """Kubelet's files in the order of writing, and kubelet as it should be.
 
-    The generation covers our lines, the variable and the flag. The guard script
-    and its deadline are not part of it: they matter at the next start only, so
-    the mildest sufficient action for them is nothing.
+    The generation covers our lines, the variable and the flag. It leaves out the guard script and its
+    deadline: they matter only at the next start, so nothing is the mildest sufficient action for them.
     """
     drop_in, unit_digest = with_header(
         fill(
@@ -70,12 +69,12 @@ def kubelet_resources(
 
 
 def _exec_start(choice: Choice) -> str:
-    """The lines that repeat the base's command line with our variable; empty if the base has one."""
+    """The lines that repeat the base's command line with our variable; empty if the base already has one."""
     return f"ExecStart=\nExecStart={choice.exec_start} ${choice.variable}" if choice.exec_start else ""
 
 
 def guard_seconds(settings: Settings, detail: UnitDetail) -> int:
-    """The guard's deadline, below kubelet's own start timeout: systemd would fail the unit at that."""
+    """The guard's deadline, below kubelet's own start timeout, at which systemd would fail the unit."""
     wanted = int(settings.kubelet.guard_seconds)
     if detail.timeout_start_usec == 0:
         return wanted
@@ -90,15 +89,15 @@ def proxy_resources(
 ) -> tuple[tuple[DesiredFile, ...], DesiredUnit]:
     """The proxy's files in the order of writing, and its unit.
 
-    The generation covers what a running proxy was started from. Of a force.cfg
-    only that it is there and its policy: the rest is re-read on SIGHUP.
+    The generation covers what a running proxy was started from. Of a force.cfg it covers only its existence
+    and its policy: SIGHUP makes the proxy re-read the rest.
     """
     fallback = DEFAULT_FALLBACK if configs.fallback is None else configs.fallback
     unit, unit_digest = with_header(_unit(settings))
     environment = _environment(settings, configs, endpoint)
     if configs.force is None:
         configuration = digest_of("fallback", fallback)
-    else:  # fallback.cfg is not read then
+    else:  # with it, fallback.cfg is not read
         configuration = digest_of("force", configs.asked.policy)
     generation = digest_of(
         started_from(unit),
@@ -129,10 +128,10 @@ def proxy_resources(
 
 
 def _unit(settings: Settings) -> bytes:
-    """The unit, its header and digest still to be filled in.
+    """The unit, with header and digest still to be filled in.
 
-    A start, and any job that kubelet's start may wait for, ends before kubelet's budget does; but always 2 s
-    after the guard's part, which is two thirds: a slow machine is not a hanging guard.
+    Its start, and any job that kubelet's start may wait for, ends within kubelet's budget, but always 2 s
+    after the guard's share of two thirds: a slow machine is not a hanging guard.
     """
     budget = settings.kubelet.guard_seconds
     milliseconds = max(budget * 5_000 // 6, budget * 2_000 // 3 + 2_000)
@@ -140,10 +139,10 @@ def _unit(settings: Settings) -> bytes:
 
 
 def _environment(settings: Settings, configs: Configs, endpoint: str) -> bytes:
-    """The EnvironmentFile, its generation still empty."""
+    """The EnvironmentFile, with its generation still empty."""
     forced = configs.force is not None
     config_flag = "--force-config" if forced else "--fallback-config"
-    # Normalised: another spelling of the same socket in kubelet's files restarts nothing.
+    # Normalised, so that another spelling of the same socket in kubelet's files restarts nothing.
     runtime = paths.normalise_endpoint(endpoint)
     return fill(
         "cri-resource-manager.env.in",
@@ -156,7 +155,7 @@ def _environment(settings: Settings, configs: Configs, endpoint: str) -> bytes:
 
 
 def _agent_options(settings: Settings) -> str:
-    """Empty for cri-resmgr's defaults, which are beside the relay."""
+    """Empty for cri-resmgr's defaults, beside the relay."""
     if settings.proxy.agent == "disabled":
         return "--agent-socket=disabled"
     if settings.proxy.agent_sockets == "own":
@@ -164,20 +163,23 @@ def _agent_options(settings: Settings) -> str:
     return ""
 
 
-_NAME_LENGTH = 12  # characters, of a name that people read
-# A node like any other, for what is the same on all of them.
+_NAME_LENGTH = 12  # characters of a name for people
+# An example node, for a digest that is the same on all nodes.
 _ANY_ENDPOINT = "unix:///run/containerd/containerd.sock"
 _ANY_CHOICE = Choice(Strategy.ENVIRONMENT, "KUBELET_EXTRA_ARGS", "")
 
 
 def fleet_generation(inputs: Inputs) -> str:
-    """The name of what a fleet is given, the same on all nodes: a digest of every file as a node like any
-    other gets it (payload, configs, guard, unit, drop-in), so that an installer that writes other files
-    begins on canaries, too; and of the settings that another kind of node feels. A setting at its default
-    adds nothing: a new one makes no new generation. Empty for a removal."""
+    """The name of what a fleet is given, the same on all nodes.
+
+    It is a digest of every file as an example node gets it (payload, configs, guard, unit, drop-in), so that
+    an installer that writes other files starts on canaries as well, and of the settings that matter only on
+    other kinds of nodes. Defaults are left out, so a new setting makes no new generation. Empty for a
+    removal.
+    """
     if inputs.payload is None or inputs.request.mode is Mode.REMOVE:
         return ""
-    settings = in_directory(inputs.request.settings, paths.USUAL_UNITS)  # which differs from node to node
+    settings = in_directory(inputs.request.settings, paths.USUAL_UNITS)  # it differs between nodes
     proxy_files, _proxy = proxy_resources(settings, inputs.configs, inputs.payload, _ANY_ENDPOINT)
     kubelet_files, _kubelet = kubelet_resources(settings, UnitDetail(), _ANY_CHOICE)
     digests = (f"{file.path} {file.digest}" for file in (*proxy_files, *kubelet_files))
@@ -194,7 +196,7 @@ def build_desired(
 ) -> Desired:
     """Everything that should be there for `install`; nothing if kubelet cannot be served.
 
-    Files are in the order of writing: what a unit starts before the unit that starts it.
+    Files are in the order of writing: what a unit starts comes before the unit.
     """
     endpoint = runtime_endpoint(settings, kubelet)
     if kubelet.refusals or kubelet.choice is None or not endpoint:
@@ -205,6 +207,7 @@ def build_desired(
 
 
 def runtime_endpoint(settings: Settings, kubelet: KubeletAnalysis) -> str:
-    """Where the proxy finds the runtime: what settings say, or kubelet's base endpoint; empty if unknown."""
+    """Where the proxy finds the runtime: as the settings say, or kubelet's base endpoint; empty if
+    unknown."""
     wanted = settings.proxy.runtime_endpoint
     return kubelet.endpoint if wanted == "auto" else wanted

@@ -1,9 +1,8 @@
-"""Compares what should be with what is. Pure: values in, changes out.
+"""Compare what should be with what is. Pure: values in, changes out.
 
-A restart is derived, never remembered: the running process testifies which
-generation it was started from, systemd which text it has loaded. Only what a
-process cannot testify (that it read a file which had been edited) is owed
-by the record, by the invocation that has to end.
+A restart is derived, never remembered: the running process testifies to the generation it was started from,
+and systemd to the text it has loaded. Only what a process cannot testify to (that it read an edited file) is
+in the record as owed, with the invocation that has to end.
 """
 
 from __future__ import annotations
@@ -26,12 +25,12 @@ from installer.model.plan import Changes, Desired, DesiredUnit, FileChange, Unit
 from installer.node.header import started_from
 from installer.node.record import Goes, Owned, Record, base_claims, takes_over
 
-# Read when kubelet or the proxy starts next; a running process does not depend on it.
+# Read at the next start of kubelet or the proxy; a running process does not depend on it.
 _NO_RUNTIME_EFFECT = frozenset({paths.GUARD})
 
 
 def diff(desired: Desired, snapshot: HostSnapshot, record: Record) -> Changes:
-    """Every difference; empty means converged."""
+    """Every difference. Empty means converged."""
     files = (*_diff_desired(desired, snapshot), *_diff_owned(desired, snapshot, record))
     units = []
     if desired.proxy is not None:
@@ -69,7 +68,7 @@ def _why_different(file: DesiredFile, before: FileState) -> str:
 
 
 def _diff_owned(desired: Desired, snapshot: HostSnapshot, record: Record) -> Iterable[FileChange]:
-    """Owned but not desired: the original returns, or nothing remains."""
+    """Owned but not desired: restore the original, or leave nothing."""
     wanted = {file.path for file in desired.files}
     for path, owned in sorted(record.owned.items()):
         before = snapshot.files.get(path, ABSENT)
@@ -80,7 +79,8 @@ def _diff_owned(desired: Desired, snapshot: HostSnapshot, record: Record) -> Ite
 
 
 def _goes_back(owned: Owned, desired: Desired, record: Record) -> bool:
-    """The links that enabled a unit of our name return with it. Where a takeover goes, nothing does."""
+    """The links that enabled a unit of our name return with it. While a takeover is undone, nothing of it
+    goes."""
     if owned.goes is not Goes.BACK:
         return False
     if not owned.wrote:
@@ -96,7 +96,7 @@ def _returns_links(desired: Desired, record: Record) -> bool:
 
 def _why_unwanted(path: str, owned: Owned, before: FileState, record: Record) -> str:
     if not owned.wrote:
-        return "another unit of this name was enabled so" if owned.was_there else "it was not enabled so"
+        return "it enabled another unit of this name" if owned.was_there else "it did not exist before"
     if path in base_claims(record):
         return "an earlier installation has edited it"
     edited = before.kind is not Kind.ABSENT and before.digest not in owned.wrote
@@ -108,7 +108,7 @@ def _diff_proxy(
 ) -> UnitChange | None:
     proxy = snapshot.proxy
     if snapshot.cache.torn:
-        proxy = replace(proxy, starting=False)  # no start with such a cache comes to its end
+        proxy = replace(proxy, starting=False)  # no start with such a cache succeeds
     state = proxy.unit
     reasons = _restart_reasons(unit, proxy, record, files)
     action = UnitAction.RESTART if reasons else UnitAction.NOTHING
@@ -116,10 +116,9 @@ def _diff_proxy(
     if action is UnitAction.NOTHING and unit.reload_digest and not reread:
         action, reasons = UnitAction.RELOAD, [f"{paths.FORCE_CONFIG} changed"]
     foreign = _foreign_enabled(state, record)
-    # Systemd caches the state of a unit file it has read once: a link that was deleted by hand is still
-    # enabled.
+    # systemd caches the state of a unit file: after its link is deleted by hand, it still says enabled.
     enable = foreign or state.unit_file_state != "enabled" or not proxy.linked
-    enable = enable and unit.generation != ""  # nothing has touched an earlier installation's links
+    enable = enable and unit.generation != ""  # an earlier installation's links are untouched
     if enable:
         reasons.append("a unit of this name that is not ours is enabled" if foreign else "it is not enabled")
     awaited = proxy.starting and action is not UnitAction.RESTART
@@ -134,7 +133,7 @@ def _diff_proxy(
 def _restart_reasons(
     unit: DesiredUnit, proxy: ProxySnapshot, record: Record, files: tuple[FileChange, ...]
 ) -> list[str]:
-    """Why the proxy has to restart; empty if it has not."""
+    """Why the proxy has to restart; empty if it need not."""
     state, process = proxy.unit, proxy.process
     reasons = []
     if process is None or not (state.running or proxy.starting):
@@ -144,9 +143,7 @@ def _restart_reasons(
     elif not (proxy.relay_answers or proxy.starting):
         reasons.append("its relay does not answer")
     elif process.flag("--force-config") == paths.SPARING_CONFIG:
-        reasons.append(
-            "the guard has started it without its policy, to spare containers that it does not know"
-        )
+        reasons.append("the guard started it without its policy, to protect containers that it does not know")
     if process is not None and record.owed.get(unit.name, "") == state.invocation_id != "":
         reasons.append("it may have been started from an edited file")
     elif not reasons:
@@ -156,7 +153,7 @@ def _restart_reasons(
 
 
 def _force_edited(files: Iterable[FileChange]) -> bool:
-    """Whether force.cfg was edited: after a signal by hand, the running proxy uses that."""
+    """Whether force.cfg was edited. After a signal by hand, the running proxy uses the edit."""
     return any(
         change.path == paths.FORCE_CONFIG
         and isinstance(change.after, DesiredFile)
@@ -166,19 +163,19 @@ def _force_edited(files: Iterable[FileChange]) -> bool:
 
 
 def _foreign_enabled(state: UnitState, record: Record) -> bool:
-    """Whether a unit of our name that is not ours is enabled: its links go before its [Install] does. In a
-    takeover that kubelet hangs on they stay: systemd starts at boot what they are named after, so that each
-    boot starts a proxy, and a rollback finds them as they were."""
+    """Whether another unit of our name is enabled, whose links must go before its [Install] section does. In
+    a takeover of an installation that kubelet hangs on, the links stay: systemd starts at boot whatever they
+    name, so each boot starts a proxy, and a rollback finds them unchanged."""
     if takes_over(record):
         return False
     return state.unit_file_state == "enabled" and paths.PROXY_UNIT_FILE not in record.claims
 
 
 def _unread(unit: DesiredUnit, state: UnitState, record: Record) -> frozenset[str]:
-    """Files whose edits cannot be in the running proxy, or can be mended in it without a restart."""
+    """Files whose edits cannot be in the running proxy, or can be corrected in it without a restart."""
     if not unit.reload_digest:
         return _NO_RUNTIME_EFFECT
-    unread = _NO_RUNTIME_EFFECT | {paths.FALLBACK_CONFIG}  # with a force.cfg it is not read at all
+    unread = _NO_RUNTIME_EFFECT | {paths.FALLBACK_CONFIG}  # not read if there is a force.cfg
     reread = record.signalled[0] == state.invocation_id
     return unread | {paths.FORCE_CONFIG} if reread else unread
 
@@ -186,8 +183,8 @@ def _unread(unit: DesiredUnit, state: UnitState, record: Record) -> frozenset[st
 def drifted(files: Iterable[FileChange], unread: frozenset[str]) -> tuple[str, ...]:
     """The proxy's files that differ in content and that a start in the meantime may have read.
 
-    A file that is absent cannot have been read: a start without it fails (or, for
-    EXTRA_OPTIONS.cfg, goes without the options, and so counts).
+    No start can have read a file that is absent: it would have failed. EXTRA_OPTIONS.cfg is the exception: a
+    start without it has other options, so its absence counts.
     """
     return tuple(
         change.path
@@ -217,14 +214,12 @@ def _diff_kubelet(
     reason = ""
     if process is None or not state.running:
         reason = "it is not running"
-    elif not unit.generation:  # an earlier installation's, wherever that has it
+    elif not unit.generation:  # an earlier installation's, on whatever endpoint
         reason = "it was started with our lines" if process.generation else ""
     elif not snapshot.kubelet.on_relay:
         reason = "it runs on its base endpoint, not on the relay"
     elif snapshot.kubelet.unwell and not snapshot.proxy.relay_answers:
-        reason = (
-            "it is not healthy, and was started on a relay that does not answer"  # which it will not survive
-        )
+        reason = "it is not healthy, and was started on a relay that does not answer"  # it will exit
     elif process.generation != unit.generation:
         reason = _generation_reason(process.generation, Part.KUBELET, files)
     action = UnitAction.RESTART if reason else UnitAction.NOTHING
@@ -244,8 +239,8 @@ def _with_reload(
 
 
 def _is_unit_text(file: FileChange, part: Part, unit: DesiredUnit) -> bool:
-    """Whether a daemon-reload has to follow this change. A drop-in that moves to another directory is deleted
-    in the old one; a takeover repairs kubelet's own texts and deletes a package's unit."""
+    """Whether a daemon-reload has to follow this change. When a drop-in moves to another directory, the old
+    one is deleted; a takeover repairs kubelet's own files and deletes a package's unit."""
     return file.path == unit.unit_file or (part is file.part and file.path.startswith(paths.UNIT_DIRECTORIES))
 
 
@@ -267,8 +262,8 @@ def _diff_no_proxy(
     up = state.running or state.flapping or state.active_state == "activating"
     disable = state.unit_file_state == "enabled" or snapshot.proxy.linked
     if record.links and _returns_links(desired, record):
-        disable = False  # each link returns or goes by itself
-    # systemd has unloaded our unit; another of the same name may lie in a later unit directory.
+        disable = False  # each link is restored or deleted by itself
+    # systemd has unloaded our unit. Another of the same name may be in a later unit directory.
     read = not (state.loaded_digest or state.need_daemon_reload)
     returned = all(change.path != paths.PROXY_UNIT_FILE for change in files)
     if not up and read and returned and not disable:
@@ -290,17 +285,17 @@ def _diff_no_kubelet(
     reload = bool(state.loaded_digest) or any(
         c.part is Part.KUBELET and c.path.startswith(paths.UNIT_DIRECTORIES) for c in files
     )
-    # A takeover that was cut off between the repair of kubelet's unit and the reload.
+    # A takeover was interrupted between the repair of kubelet's unit and the reload.
     reload = reload or (state.need_daemon_reload and bool(base_claims(record)))
-    # A start that is under way, and for which the guard has composed the relay, ends up on it.
+    # A start in progress for which the guard has composed the relay ends up on it.
     moving = snapshot.composed and state.active_state == "activating" and not state.flapping
     process = snapshot.kubelet.process
     ours = bool(process and process.generation) or any(c.part is Part.KUBELET for c in record.claims.values())
-    leaves = (snapshot.kubelet.on_relay and ours) or moving  # else another installer has put it there
-    # A takeover that was cut off: it was started from a configuration that has been repaired since.
+    leaves = (snapshot.kubelet.on_relay and ours) or moving  # else another installer put it there
+    # An interrupted takeover: it was started from a configuration that has been repaired since.
     leaves = leaves or (state.running and record.owed.get(state.name, "") == state.invocation_id != "")
     if not reload and not leaves:
         return None
     action = UnitAction.RESTART if leaves else UnitAction.NOTHING
-    why = "it goes back to its base endpoint" if action else "daemon-reload required"
+    why = "it returns to its base endpoint" if action else "daemon-reload required"
     return UnitChange(state.name, Part.KUBELET, action, (why,), daemon_reload=reload)

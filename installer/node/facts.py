@@ -1,4 +1,4 @@
-"""What a run is judged by, for preflight and for the plan. Pure."""
+"""The facts by which preflight and the plan judge a run. Pure."""
 
 from __future__ import annotations
 
@@ -19,16 +19,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What a run is judged by. `runtime` is where it answers, empty if that is not known. `moved`: a run was
-    cut off that had begun to move kubelet."""
+    """What a run is judged by."""
 
     inputs: Inputs
     snapshot: HostSnapshot
     kubelet: KubeletAnalysis
     desired: Desired
     changes: Changes
-    runtime: str = ""
-    moved: bool = False
+    runtime: str = ""  # where the runtime answers; empty: unknown
+    moved: bool = False  # an interrupted run had begun to move kubelet
 
     @property
     def settings(self) -> Settings:
@@ -36,7 +35,7 @@ class Facts:
 
     @property
     def unit(self) -> UnitState:
-        """Kubelet's."""
+        """Kubelet's unit."""
         return self.snapshot.kubelet.unit
 
     @property
@@ -58,23 +57,23 @@ class Facts:
 
     @property
     def asked(self) -> PolicyInForce:
-        """What a start of the proxy would activate."""
+        """The policy that a start of the proxy would activate."""
         return policy_of(self.desired, self.snapshot.cache)
 
     @property
-    def strangers(self) -> tuple[list[RunningContainer], list[tuple[RunningContainer, str]]]:
+    def unknown(self) -> tuple[list[RunningContainer], list[tuple[RunningContainer, str]]]:
         """See `divide`."""
         return divide(self.probe.containers, self.snapshot.cache)
 
     def adopts(self, policy: PolicyInForce | None) -> bool:
-        """Whether strangers are made known to the proxy before it starts with `policy`, also those that come
-        until then. Where one of them cannot be, that is refused."""
+        """Whether unknown containers are adopted before the proxy starts with `policy`, including those
+        created until then. If one of them cannot be adopted, the run is refused."""
         wanted = self.settings.proxy.existing_containers == "adopt" and self.snapshot.probe is not None
         takes = policy is not None and policy.repins is not Repinning.NOTHING
-        return wanted and takes and not self.strangers[1]
+        return wanted and takes and not self.unknown[1]
 
     @property
     def starts_proxy(self) -> bool:
-        """A proxy that refuses what it is signalled to read again is restarted."""
+        """Also if the proxy is only signalled: it is restarted if it refuses what it re-reads."""
         proxy = self.changes.unit(Part.PROXY)
         return proxy is not None and proxy.action in (UnitAction.RELOAD, UnitAction.RESTART)

@@ -1,4 +1,4 @@
-"""Describes a failure: what differs, what units and journals say, and how the rollback went."""
+"""Report a failure: what differs, what units and journals say, and how the rollback went."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from installer.report.planned import plan_json
 # One block for the log after a failure: what was planned, what of it is still missing, the state of both
 # units, and their last journal lines.
 #
-# It only looks, and does not fail itself: what cannot be read says so in its place. Environments are left
-# out: they may hold secrets of others.
+# It is read-only and never fails: it shows the error in place of what cannot be read. Environments are left
+# out, since they may contain other people's secrets.
 
 _JOURNAL_LINES = 30
 
 Found = Mapping[str, object]
-"""JSON values: `units` by name, and what still `differs`, as they were at the instant of the failure."""
+"""JSON values: `units` by name, and what still `differs`, at the instant of the failure."""
 
 
 def capture_units(host: Host, kubelet_unit: str) -> Found:
@@ -38,7 +38,7 @@ def capture_units(host: Host, kubelet_unit: str) -> Found:
 
 
 def capture(plan: Plan, record: Record, before: HostSnapshot, host: Host, settings: Settings) -> Found:
-    """Both units as they are now, and where the host differs from what was planned."""
+    """Both units as they are now, and where the host differs from the plan."""
     found = capture_units(host, plan.kubelet_unit)
     try:
         changes = diff(plan.desired, refresh(before, host, settings, record), record)
@@ -68,9 +68,8 @@ def _unit(host: Host, name: str) -> object:
     return {**state, "uses_relay": process.uses_relay if process else None}
 
 
-# What a run that failed has left on the host, in words: the last lines of exits 5 and 6.
-#
-# It only looks, and touches a host whose rollback has failed no further.
+# What a failed run has left on the host, in words: the last lines of exits 5 and 6. Read-only: a host whose
+# rollback has failed is not touched again.
 
 _RUNTIME_UNITS = {"crio.sock": "crio.service"}
 _USUAL_RUNTIME = "containerd.service"
@@ -80,32 +79,30 @@ _NOT_BLAMED = "The node, not this version, caused the failure; it will be retrie
 
 @dataclass(frozen=True, slots=True)
 class RollbackReport:
-    """The host after a rollback that failed. `unreadable` is why it cannot be looked at, empty if it can, and
-    `healthz` whether kubelet's healthz says ok then; `runtime` why kubelet's own runtime does not answer;
-    `left` the paths that are not as they were, `drop_ins` those of ours that kubelet's unit still has."""
+    """The host after a rollback that failed."""
 
     endpoint: str
     kubelet_unit: str
-    runtime: str = ""
-    unreadable: str = ""
-    healthz: bool = False
+    runtime: str = ""  # why kubelet's own runtime does not answer; empty: it does
+    unreadable: str = ""  # why the host cannot be read; empty: it can
+    healthz: bool = False  # whether kubelet's healthz is ok, if the host cannot be read
     snapshot: HostSnapshot | None = None
-    left: tuple[str, ...] = ()
-    drop_ins: tuple[str, ...] = ()
+    left: tuple[str, ...] = ()  # paths that are not as they were
+    drop_ins: tuple[str, ...] = ()  # of ours, which kubelet's unit still has
 
     @property
     def kubelet_unwell(self) -> bool:
-        """Whether it is not healthy, or nothing could be read."""
+        """Whether it is unhealthy, or nothing could be read."""
         return self.snapshot is None or self.snapshot.kubelet.unwell
 
     @property
     def as_before(self) -> bool:
-        """Every file is as it was before the run."""
+        """Whether every file is as it was before the run."""
         return not self.unreadable and not self.left
 
 
-def look_around(assessment: Assessment, target: Desired, run: Run) -> RollbackReport:
-    """Looks once; what does not answer says so in its place. `target` is what the rollback went for."""
+def report_rollback(assessment: Assessment, target: Desired, run: Run) -> RollbackReport:
+    """Read the host once, with the error in place of what does not answer. `target`: of the rollback."""
     host, settings, record = run.host, run.settings, run.store.record
     endpoint, unit = assessment.base_endpoint, assessment.plan.kubelet_unit
     runtime = runtime_error(host, endpoint)
@@ -150,8 +147,8 @@ def rolled_back(
     unsaved: StepFailedError | None = None,
     kept: str = "",
 ) -> RolledBackError:
-    """Exit 5. `unsaved` is why the record could not be written, if it could not; `kept` that kubelet waits on
-    its base endpoint, if it does."""
+    """Exit 5. `unsaved`: why the record could not be written. `kept`: kubelet waits on its base endpoint, in
+    words."""
     where = "the host is as it was before"
     if target.proxy:
         what = "last good generation" if target.proxy.generation else "earlier installation"
@@ -159,7 +156,7 @@ def rolled_back(
     message = failure.message
     if blamed:
         what_next = (
-            "This generation is remembered and not tried again: change an input (settings, configs, "
+            "This generation is remembered and not retried: change an input (settings, configs, "
             f"payload), or run `{_INSTALLER} install --retry`."
         )
     elif unsaved is not None:
@@ -174,10 +171,11 @@ def rolled_back(
 def runtime_away(
     failure: StepFailedError, second: Exception, after: RollbackReport, journal: str
 ) -> RolledBackError:
-    """Exit 5: kubelet is left as it runs; a start on either endpoint would fail while the runtime is away."""
+    """Exit 5: kubelet is left running as it is, since a start on either endpoint would fail without the
+    runtime."""
     hint = (
         "the container runtime does not answer, so this generation is not blamed, kubelet was not restarted, "
-        "and the previous files are in place. The proxy recovers by itself when the runtime does: look at "
+        "and the previous files are in place. The proxy recovers when the runtime does: check "
         f"`systemctl status {runtime_unit(after.endpoint)}`, then run the same command again."
     )
     return RolledBackError(_story(f"{failure.message}\nand during the rollback: {second}", journal), hint)
@@ -186,7 +184,7 @@ def runtime_away(
 def failed_twice(
     failure: StepFailedError, second: Exception, after: RollbackReport, journal: str
 ) -> RollbackFailedError:
-    """Exit 6: three lines say what is on the host now, what to type, and how to go on."""
+    """Exit 6: three lines with the state of the host, what to type, and how to continue."""
     message = _story(f"{failure.message}\nand the rollback failed too: {second}", journal)
     remedies = dict.fromkeys(
         one.hint for one in (failure, second) if isinstance(one, InstallerError) and one.hint
@@ -227,7 +225,7 @@ def _state(after: RollbackReport) -> str:
 
 
 def _commands(after: RollbackReport) -> str:
-    """What to type, in one line, for a healthy kubelet; how to look further, if it is healthy."""
+    """What to type, in one line, to get kubelet healthy; or to investigate, if it is."""
     typed = []
     if after.runtime:
         typed.append(f"systemctl restart {runtime_unit(after.endpoint)}")

@@ -1,7 +1,7 @@
-"""The header line of our files, the digest in it, and the generation of an environment file.
+"""The header line of our files, its digest, and the generation in an environment file.
 
-A file's digest is that of its text with both digests and the generation left out,
-so it can be checked on any host with nothing but the file.
+A file's digest covers its text without both digests and the generation. So it can be checked on any host with
+nothing but the file.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _GENERATION_LINE = re.compile(rb"^(" + GENERATION_VARIABLE.encode() + rb"=)([A-Z
 
 
 def digest_of(*parts: str | bytes) -> str:
-    """One digest over all parts, in order; where one ends counts."""
+    """One digest over all parts, in order. Where one part ends and the next begins counts."""
     total = sha256()
     for part in parts:
         raw = part.encode("utf-8", "surrogateescape") if isinstance(part, str) else part
@@ -34,15 +34,15 @@ def digest_of(*parts: str | bytes) -> str:
     return total.hexdigest()[:_LENGTH]
 
 
-@lru_cache(maxsize=16)  # most of our files are the same each time that a run looks
+@lru_cache(maxsize=16)  # most of our files stay the same during a run
 def with_header(content: bytes) -> tuple[bytes, str]:
     """The content with its header line and digests filled in, and the digest.
 
-    The header goes to the place kept for it (behind a `#!` line), or in front of
-    content that is not ours and otherwise stays as it is.
+    The header goes to its placeholder (after a `#!` line), or in front of content that is not ours and
+    otherwise stays unchanged.
     """
     if not _KEPT_PLACE.match(content):
-        # A byte order mark may stand at the very beginning only, so not behind our line.
+        # A byte order mark is valid only at the very beginning, so not after our line.
         content = _PLACE + content.removeprefix(b"\xef\xbb\xbf")
     digest = digest_of(_without_digests(content))
     header = f"# {_OWNER} {digest}\n".encode()
@@ -51,12 +51,12 @@ def with_header(content: bytes) -> tuple[bytes, str]:
 
 
 def without_header(content: bytes) -> bytes:
-    """The content as it was before `with_header` put a line in front of it."""
+    """The content as it was before `with_header` added a line in front of it."""
     return _HEADER.sub(b"", content, count=1)
 
 
 def digest_within(content: bytes) -> str:
-    """The digest of a text as it is now; of an edited file it is not the one that it carries."""
+    """The digest of a text as it is now. If the file was edited, it differs from the one in its header."""
     return digest_of(_without_digests(_HEADER.sub(_PLACE, content, count=1)))
 
 
@@ -66,13 +66,13 @@ def _without_digests(content: bytes) -> bytes:
 
 
 def started_from(content: bytes) -> bytes:
-    """What a process of this unit or environment file was started from: neither our digests are part of it,
-    nor the deadlines of a start or stop, which matter at the next one only."""
+    """What a process of this unit or environment file was started from: the content without our digests and
+    without the deadlines of a start or stop, which matter only at the next one."""
     return _without_digests(_OF_A_JOB.sub(b"", _HEADER.sub(b"", content, count=1)))
 
 
 def is_pending(content: bytes) -> bool:
-    """Whether a run has marked this carrier, and has not come to its end."""
+    """Whether a run has marked this carrier and has not finished."""
     found = _GENERATION_LINE.search(content)
     return found is not None and found.group(2).startswith(PENDING.encode())
 
@@ -80,7 +80,7 @@ def is_pending(content: bytes) -> bool:
 def with_generation(content: bytes, generation: str) -> bytes:
     """The carrier with another generation (`pending-...`, or the real one).
 
-    Raises ValueError if there is no such line, or if the generation cannot stand in it.
+    Raises ValueError if there is no generation line, or the generation is malformed.
     """
     if not re.fullmatch(r"[A-Za-z0-9-]+", generation):
         raise ValueError(f"not a generation: {generation!r}")

@@ -1,8 +1,8 @@
-"""What changed on this host, by whom and why: one entry in the host's journal for each run that changed
-something, and how such entries are read back.
+"""What changed on this host, by whom and why: an entry in the host's journal for each run that changed
+something, and how to read such entries.
 
-The journal is the host's own, so that `journalctl -t cri-resmgr-installer` on the node tells the same, and
-nothing that we wrote stays after a removal. A host without a journal works like any other, without history.
+The journal is the host's own, so `journalctl -t cri-resmgr-installer` on the node shows the same, and a
+removal leaves no file of ours behind. A host without a journal works as well, without a history.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from installer.node.run import DAEMON
 from installer.report.planned import summarise_plan
 
 MESSAGE_ID = "42fa621d53b44a9f91095e477e8c4d1a"
-"""Of our entries: `journalctl MESSAGE_ID=...`."""
+"""Marks our entries: `journalctl MESSAGE_ID=...`."""
 _IDENTIFIER = "cri-resmgr-installer"
 _PREFIX = "CRI_RESMGR_INSTALLER_"
 _WHY = f"{_PREFIX}WHY"
@@ -41,7 +41,7 @@ def entry_of_hold(reason: str, outcome: str, *, moved: bool) -> HistoryEntry:
 
 
 def entry_of(plan: Plan, who: str, because: str, outcome: str, payload_version: str) -> HistoryEntry:
-    """The entry of a run that carried out `plan`, or a part of it. Its time is the journal's."""
+    """The entry of a run that carried out all or a part of `plan`. The journal adds its time."""
     removing = plan.mode is Mode.REMOVE
     units = (f"{unit.name}: {why}" for unit in plan.changes.units for why in unit.why)
     files = (f"{change.path}: {change.why}" for change in plan.changes.files)
@@ -62,8 +62,8 @@ def describe_end(error: InstallerError) -> str:
     return f"exit {error.exit_code}: {error.message.partition(chr(10))[0]}"
 
 
-def note(journal: Journal, entry: HistoryEntry) -> None:
-    """Tells the host's journal. Nothing is raised: the change is done, whoever hears of it."""
+def write_entry(journal: Journal, entry: HistoryEntry) -> None:
+    """Write to the host's journal. Raises nothing: the change is done in any case."""
     journal.write(
         {
             "MESSAGE": entry.describe,
@@ -77,9 +77,12 @@ def note(journal: Journal, entry: HistoryEntry) -> None:
 
 
 def read_history(journal: Journal, count: int) -> History:
-    """The last `count` entries. Anybody may write one with our MESSAGE_ID: only root's are believed, and
-    those whose writer journald does not know. He is in a PID namespace that the host does not see, as where
-    a throwaway host is acted on from outside: no user of the host can be."""
+    """The last `count` entries.
+
+    Anyone may write an entry with our MESSAGE_ID, so only root's are believed, and those whose writer
+    journald does not know. Such a writer is in a PID namespace that the host does not see, as when a
+    throwaway host is changed from outside; no user of the host can be.
+    """
     read = journal.entries((f"MESSAGE_ID={MESSAGE_ID}", "_UID=0"), count)
     if not read.entries and not read.fault:
         read = journal.entries((f"MESSAGE_ID={MESSAGE_ID}",), count)
@@ -88,7 +91,7 @@ def read_history(journal: Journal, count: int) -> History:
 
 
 def read_past(journal: Journal, kubelet_unit: str) -> Past:
-    """The last change, and the last decision of the guard for a start of kubelet."""
+    """The last change, and the guard's last decision for a start of kubelet."""
     changes = read_history(journal, 1).entries
     matches = (f"_SYSTEMD_UNIT={kubelet_unit}", f"SYSLOG_IDENTIFIER={_GUARD}", "_UID=0")
     said = journal.entries(matches, 1).entries

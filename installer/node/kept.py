@@ -1,8 +1,8 @@
-"""Content that is kept on the host by its digest: the good generation, and originals of what was replaced.
+"""Content kept on the host by its digest: the good generation, and originals of what was replaced.
 
-A kept object may be damaged or gone: by a disk, or by a person. It is never taken for one that was not there:
-that would turn a rollback into an uninstall. A file of the good generation is as good where the host still
-has it, and is kept anew from there.
+A disk or a person may damage or delete a kept object. It is never treated as if it had not existed: that
+would turn a rollback into an uninstall. A file of the good generation that the host still has is just as
+good, and is kept again from there.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ def object_path(digest: str) -> str:
 
 
 def keep_object(files: Files, digest: str, content: Content) -> None:
-    """Keeps content by its digest; a no-op if it is kept already, whole.
+    """Keep content by its digest. Does nothing if it is already kept intact.
 
-    Raises InstallerError if the file given has another digest by now.
+    Raises InstallerError if the given file has another digest by now.
     """
     if files.state(object_path(digest)).digest != digest:
         files.write(object_path(digest), content, 0o600, digest=digest)
 
 
 def drop_objects(files: Files, keep: Iterable[str]) -> None:
-    """Removes every kept object but those."""
+    """Delete every kept object except those."""
     wanted = set(keep)
     for name in files.list(paths.OBJECTS):
         if name not in wanted:
@@ -39,14 +39,14 @@ def drop_objects(files: Files, keep: Iterable[str]) -> None:
 
 
 def keep_contents(files: Files, desired: Desired) -> None:
-    """Keeps the content of every desired file as an object."""
+    """Keep the content of every desired file as an object."""
     for file in desired.files:
         keep_object(files, file.digest, file.content)
 
 
 def heal_good(files: Files, record: Record) -> None:
-    """Before the host's files are replaced: keeps anew what is damaged of the good generation, where the host
-    still has it. Where a takeover begins, all of it, and kubelet's files as they are."""
+    """Before the host's files are replaced, keep again what is damaged of the good generation and still
+    intact on the host. At the beginning of a takeover: all of it, and kubelet's files as they are."""
     kept = {(file.path, file.digest) for file in (record.good.files if record.good else ())}
     kept |= {(path, digest) for path, claim in base_claims(record).items() for digest in claim.wrote}
     for path, digest in sorted(kept):
@@ -55,8 +55,8 @@ def heal_good(files: Files, record: Record) -> None:
 
 
 def good_desired(record: Record, files: Files) -> Desired | None:
-    """The good generation as a desired state, or None if there is none. Where content is lost, writing that
-    file fails by its digest."""
+    """The good generation as a desired state; None if there is none. If a file's content is lost, writing
+    that file fails by its digest."""
     if record.good is None:
         return None
     return replace(record.good, files=tuple(_with_content(record, files, file) for file in record.good.files))
@@ -69,7 +69,7 @@ def _with_content(record: Record, files: Files, file: DesiredFile) -> DesiredFil
 
 
 def _source(record: Record, files: Files, file: DesiredFile) -> tuple[HostPath, FileState]:
-    """Where the content of a good file is found whole; the kept object where it is found nowhere."""
+    """Where the content of a good file is intact; the kept object if it is nowhere."""
     kept = object_path(file.digest)
     state = files.state(kept, record.known_digest)
     if state.digest != file.digest:
@@ -80,7 +80,8 @@ def _source(record: Record, files: Files, file: DesiredFile) -> tuple[HostPath, 
 
 
 def good_content(record: Record, files: Files, path: str) -> bytes | None:
-    """What the good generation has at `path`: a small file; None if it has none, empty if that is lost."""
+    """What the good generation has at `path`, a small file. None if it has none, empty if the content is
+    lost."""
     found = [file for file in record.good.files if file.path == path] if record.good else []
     if not found:
         return None
@@ -89,13 +90,13 @@ def good_content(record: Record, files: Files, path: str) -> bytes | None:
 
 
 def damaged_objects(record: Record, snapshot: HostSnapshot) -> frozenset[str]:
-    """The digests of objects that are not what they should be; `record` is the one that lies on the disk."""
+    """The digests of damaged or missing objects. `record` is the one on the disk."""
     kept = {digest: snapshot.files.get(object_path(digest)) for digest in objects_of(record)}
     return frozenset(digest for digest, state in kept.items() if state and state.digest != digest)
 
 
 def lost_files(record: Record, snapshot: HostSnapshot) -> tuple[str, ...]:
-    """The paths of the good generation whose content is found nowhere on the host."""
+    """The paths of the good generation whose content is nowhere on the host."""
     return tuple(
         file.path
         for file in (record.good.files if record.good else ())
@@ -116,7 +117,7 @@ def without_lost_originals(record: Record, damaged: frozenset[str]) -> Record:
 def check_kept(
     record: Record, snapshot: HostSnapshot, desired: Desired, changes: Iterable[FileChange]
 ) -> Iterator[Finding]:
-    """What an operator should know of damaged objects."""
+    """What an operator should know about damaged objects."""
     if snapshot.damaged:
         yield from _check_originals(record, snapshot, changes)
         yield from _check_copies(record, snapshot, desired)
@@ -125,7 +126,7 @@ def check_kept(
 def _check_originals(
     record: Record, snapshot: HostSnapshot, changes: Iterable[FileChange]
 ) -> Iterator[Finding]:
-    """A removal that could not give a file back is refused."""
+    """Refuse a removal that could not restore a file."""
     returns = {change.path for change in changes if change.verb is Verb.RESTORE}
     for path, claim in sorted(record.claims.items()):
         digest = claim.before.digest
@@ -133,9 +134,9 @@ def _check_originals(
             finding = refusal if path in returns else warning
             yield finding(
                 "original-lost",
-                f"the original of {path}, kept at {object_path(digest)}, is damaged or gone",
-                "put a file with the sha256 of that name back there; or give it up: "
-                f"`remove --without-record` deletes {path}, and its original does not return",
+                f"the original of {path}, kept at {object_path(digest)}, is damaged or missing",
+                "put a file whose sha256 is that name back there; or give the original up: "
+                f"`remove --without-record` deletes {path} without restoring it",
             )
 
 
@@ -144,11 +145,11 @@ def _check_copies(record: Record, snapshot: HostSnapshot, desired: Desired) -> I
     lost = set(lost_files(record, snapshot))
     for file in record.good.files if record.good else ():
         if file.digest in snapshot.damaged:
-            hint = "a run that installs keeps it anew"
+            hint = "the next installation keeps it again"
             if file.path in lost and file.digest not in obtainable:
-                hint = "one that fails leaves kubelet on its base endpoint: there is nothing to roll back to"
+                hint = "a failed installation leaves kubelet on its base endpoint: a rollback is not possible"
             yield warning(
                 "copy-damaged",
-                f"the copy of {file.path} for a rollback, {object_path(file.digest)}, is damaged or gone",
+                f"the copy of {file.path} for a rollback, {object_path(file.digest)}, is damaged or missing",
                 hint,
             )

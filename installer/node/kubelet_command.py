@@ -1,4 +1,5 @@
-"""The command that starts kubelet: what its unit says, and how a launcher or a script before it is read."""
+"""The command that starts kubelet: what its unit says, and what a launcher or shell in front of it passes
+on."""
 
 from __future__ import annotations
 
@@ -23,16 +24,16 @@ from installer.inputs.systemd_syntax import (
 from installer.model.host import KubeletBase, UnitText
 from installer.model.paths import DROP_IN_NAME
 
-# What a command line runs, and whether a word behind it, or a variable, still reaches kubelet.
+# What a command line runs, and whether a word appended to it, or a variable, still reaches kubelet.
 #
-# A shell, a script or another program may stand between systemd and kubelet. Shell cannot be judged by
-# reading it: so no script is read, and of a shell's `-c` only one plain `exec` of kubelet counts. What
-# another program does with its arguments, the running kubelet shows.
+# A shell, a script or another program may stand between systemd and kubelet. Reading shell code proves
+# nothing, so no script is read, and of a shell's `-c` only one plain `exec` of kubelet counts. The running
+# kubelet shows what another program does with its arguments.
 
 _SHELLS = frozenset({"sh", "bash", "dash", "ash", "ksh", "zsh"})
 _KUBELETS = frozenset({"kubelet", "hyperkube"})
 _CONTAINER_TOOLS = frozenset({"docker", "podman", "nerdctl", "ctr", "crictl", "rkt", "systemd-nspawn"})
-# They replace themselves with the program that they are given, behind options of their own.
+# They replace themselves with the program that follows their own options.
 _LAUNCHERS = frozenset(
     {"env", "nice", "ionice", "chrt", "taskset", "numactl", "setsid", "stdbuf", "nohup", "prlimit"}
     | {"setpriv", "runcon", "systemd-cat", "systemd-inhibit"}
@@ -41,25 +42,22 @@ _COMMAND_OPTION = re.compile(r"-[A-Za-z]*c[A-Za-z]*")
 _OPTIONS_WITH_VALUE = frozenset({"-o", "+o", "-O", "+O", "--rcfile", "--init-file"})
 _NO_ENVIRONMENT = frozenset({"-", "-i", "--ignore-environment"})
 _INTERPRETER = re.compile(r"#![ \t]*(\S+)(?:[ \t]+(\S+))?")
-# One plain command that replaces the shell: no operator, substitution, comment or second line, nor a
-# backslash, which could hide one. Its last word is what matters.
+# One plain command that replaces the shell: no operator, substitution, comment or second line, and no
+# backslash, which could hide one. Its last word matters.
 _EXEC = re.compile(r"[ \t]*exec[ \t]+([^;&|<>()`#\\\n]*?)[ \t]+([^ \t;&|<>()`#\\\n]+)[ \t]*;?[ \t]*")
 _ARGUMENTS = frozenset({'"$@"', "$@", '"${@}"', "${@}"})
 _VARIABLE = re.compile(r"\$(?:([A-Za-z_][A-Za-z0-9_]*)|\{([A-Za-z_][A-Za-z0-9_]*)\})")
 
 
 class Launch(NamedTuple):
-    """`program` is the first word that is neither a launcher nor one of its options; it is a file for a shell
-    if `shell` is set. `inline` is what a shell is given to run with -c, `placed` whether a word behind that
-    becomes an argument ($1 ...), not its name ($0), and `arguments` are those. `bare`: a launcher empties the
-    environment."""
+    """What a command line runs."""
 
-    program: str = ""
-    shell: bool = False
-    inline: str | None = None
-    placed: bool = False
-    bare: bool = False
-    arguments: tuple[str, ...] = ()
+    program: str = ""  # the first word that is neither a launcher nor one of its options
+    shell: bool = False  # `program` is a file for a shell to run
+    inline: str | None = None  # what a shell runs with -c
+    placed: bool = False  # a word after `inline` becomes an argument ($1 ...), not the name ($0)
+    bare: bool = False  # a launcher empties the environment
+    arguments: tuple[str, ...] = ()  # those of `inline`
 
     @property
     def is_kubelet(self) -> bool:
@@ -67,8 +65,8 @@ class Launch(NamedTuple):
 
     @property
     def is_located(self) -> bool:
-        """Whether the program's place is known without systemd, which looks in its PATH and fills specifiers
-        in."""
+        """Whether the program's path is known without systemd, which searches its PATH and expands
+        specifiers."""
         return self.inline is not None or (self.program[:1] == "/" and "%" not in self.program)
 
     @property
@@ -77,8 +75,8 @@ class Launch(NamedTuple):
 
 
 class Passing(NamedTuple):
-    """What reaches kubelet at the end of its flags: words behind the command line (`appended`), or the value
-    of `variable`. `why_not` says what is in the way if neither does."""
+    """What reaches kubelet after its other flags: words appended to the command line (`appended`), or the
+    value of `variable`. If neither does, `why_not` says why."""
 
     appended: bool = False
     variable: str = ""
@@ -86,7 +84,7 @@ class Passing(NamedTuple):
 
 
 def find_launch(words: tuple[str, ...]) -> Launch:
-    """What a command line runs; argv[0] of systemd's `@` is not among the words."""
+    """What a command line runs. argv[0] of systemd's `@` is not among the words."""
     rest, bare = list(words), False
     while rest and posixpath.basename(rest[0]) in _LAUNCHERS:
         launcher = posixpath.basename(rest.pop(0))
@@ -105,7 +103,7 @@ def find_launch(words: tuple[str, ...]) -> Launch:
 
 
 def is_shell(word: str) -> bool:
-    """Whether a shell goes by that name; a login shell's has a hyphen before it."""
+    """Whether a shell has this name. A login shell's has a leading hyphen."""
     return posixpath.basename(word).removeprefix("-") in _SHELLS
 
 
@@ -122,27 +120,27 @@ def _of_shell(words: list[str]) -> Launch:
         at += 2 if words[at] in _OPTIONS_WITH_VALUE else 1
     rest = words[at:]
     if inline:
-        # A name that is a variable may come to nothing: then the next word would be the name.
+        # If the name is an empty variable, the next word becomes the name.
         placed = len(rest) > 1 and not rest[1].startswith("$")
         return Launch(inline=rest[0] if rest else "", placed=placed, arguments=tuple(rest[2:]))
     return Launch(rest[0] if rest else "", shell=True)
 
 
 def is_shell_script(beginning: str) -> bool:
-    """Whether a shell reads the program that begins so, by its first line."""
+    """Whether a shell interprets a program that begins like this, by its first line."""
     found = _INTERPRETER.match(beginning)
     return found is not None and any(is_shell(word) for word in found.groups() if word)
 
 
 def judge_inline(launch: Launch) -> Passing:
-    """What `sh -c` passes on, if that is one plain `exec` of kubelet."""
+    """What `sh -c` passes on, if it is one plain `exec` of kubelet."""
     command = _EXEC.fullmatch(launch.inline or "")
     if not command or not _runs_kubelet(command[1]):
         return Passing(why_not="it is not one plain `exec` of kubelet")
     if command[2] in _ARGUMENTS:
         if launch.placed:
             return Passing(appended=True)
-        return Passing(why_not='"$@" is there, but no name ($0) stands before what would be appended')
+        return Passing(why_not='it has "$@", but no name ($0) precedes what would be appended')
     variable = _VARIABLE.fullmatch(command[2])
     if not variable:
         return Passing(why_not='its `exec` ends neither with "$@" nor with one unquoted $VARIABLE')
@@ -153,7 +151,7 @@ def judge_inline(launch: Launch) -> Passing:
 
 
 def _runs_kubelet(command: str) -> bool:
-    """Whether all before the last word is a kubelet with arguments; false where a quote is left open."""
+    """Whether everything before the last word is a kubelet with arguments. False for an open quote."""
     try:
         found = find_launch(tuple(shlex.split(command)))
     except ValueError:
@@ -162,8 +160,8 @@ def _runs_kubelet(command: str) -> bool:
 
 
 def shell_words(launch: Launch, environment: Mapping[str, str]) -> Iterator[str]:
-    """The words of `sh -c` as far as systemd has filled variables in, with those of the shell filled in and
-    not yet split: kubelet's command line, if that is all."""
+    """The words of `sh -c` after systemd's expansion, with the shell's variables expanded, but not yet split:
+    kubelet's command line, if that is all."""
     text = (launch.inline or "").strip().removeprefix("exec ")
     for word in text.split():
         if word in _ARGUMENTS:
@@ -173,7 +171,7 @@ def shell_words(launch: Launch, environment: Mapping[str, str]) -> Iterator[str]
 
 
 def kubelet_program(words: tuple[str, ...], executable: str) -> str:
-    """The path of kubelet itself, by the running process or the command line; empty if neither names one."""
+    """The path of kubelet itself, from the running process or the command line; empty if neither has it."""
     running = executable.removesuffix(" (deleted)")
     found = (path for path in (running, find_launch(words).program) if path.startswith("/"))
     return next((path for path in found if posixpath.basename(path) == "kubelet"), "")
@@ -182,7 +180,7 @@ def kubelet_program(words: tuple[str, ...], executable: str) -> str:
 def came_through(words: tuple[str, ...], started: tuple[str, ...], executable: str) -> bool:
     """Whether a running process has the arguments of the command line (`words`, its program first) at the end
     of its own, or is that program. `started` is its command line without our part. A script may start a
-    program of its own name, so the whole path counts where the command line has one."""
+    program of the same name, so the whole path counts if the command line has one."""
     if not words or not started:
         return False
     arguments, running = words[1:], (*started[:4], executable)
@@ -191,23 +189,22 @@ def came_through(words: tuple[str, ...], started: tuple[str, ...], executable: s
     return words[0] in running or (bool(arguments) and started[-len(arguments) :] == arguments)
 
 
-ARGS_VARIABLE = "CRI_RESMGR_KUBELET_ARGS"  # ends a command line that our drop-in repeats
+ARGS_VARIABLE = "CRI_RESMGR_KUBELET_ARGS"  # at the end of a command line that our drop-in repeats
 
 
 class BaseUnit(NamedTuple):
-    """The assignments of the base in the order in which systemd reads them; `later` are those of drop-ins
-    whose name sorts after ours, which override our lines."""
+    """The assignments of the base, in the order in which systemd reads them."""
 
     assignments: tuple[Assignment, ...]
-    later: tuple[Assignment, ...]
+    later: tuple[Assignment, ...]  # of drop-ins whose name sorts after ours, so that they override our lines
 
     def commands(self) -> tuple[ExecCommand, ...]:
-        """The effective ExecStart= lines. Raises ValueError where one cannot be read."""
+        """The effective ExecStart= lines. Raises ValueError if one cannot be parsed."""
         lines = merged(self.assignments, "Service", "ExecStart")
         return tuple(parse_exec(line) for line in lines)
 
     def command(self) -> ExecCommand | None:
-        """The one command line; None if there is not one, or it cannot be read."""
+        """The only command line; None if there are several or none, or it cannot be parsed."""
         try:
             (command,) = self.commands()
         except ValueError:
@@ -215,11 +212,11 @@ class BaseUnit(NamedTuple):
         return command
 
     def resets_later(self, key: str) -> str:
-        """The later drop-in that empties the list setting `key`, or an empty string."""
+        """The later drop-in that empties the list setting `key`; else an empty string."""
         return next((line.path for line in self._later(key) if not line.value), "")
 
     def sets_later(self, key: str) -> str:
-        """The later drop-in that adds to the list setting `key`, or an empty string."""
+        """The later drop-in that adds to the list setting `key`; else an empty string."""
         return next((line.path for line in self._later(key) if line.value), "")
 
     def _later(self, key: str) -> tuple[Assignment, ...]:
@@ -232,7 +229,7 @@ class BaseUnit(NamedTuple):
         return frozenset(word.partition("=")[0] for word in words)
 
     def environment(self, files: Mapping[str, tuple[UnitText, ...]]) -> dict[str, str]:
-        """The variables that kubelet's command line is expanded with, without our part."""
+        """The variables with which systemd expands kubelet's command line, without our part."""
         found: dict[str, str] = {}
         for line in merged(self.assignments, "Service", "Environment"):
             found |= dict(split_assignments(line.value))
@@ -252,12 +249,12 @@ class BaseUnit(NamedTuple):
 
 
 def _simplified(path: str) -> str:
-    """As systemd names the file: without empty and `.` components."""
+    """As systemd writes the path: without empty and `.` components."""
     return "/" + "/".join(name for name in path.split("/") if name not in ("", "."))
 
 
 def parse_base(base: KubeletBase) -> BaseUnit:
-    """The unit that `base` describes (our drop-in is not among its texts)."""
+    """The unit that `base` describes. Our drop-in is not among its texts."""
     assignments: list[Assignment] = []
     later: list[Assignment] = []
     for text in base.texts:
@@ -270,8 +267,8 @@ def parse_base(base: KubeletBase) -> BaseUnit:
 
 
 def next_command_line(unit: BaseUnit, base: KubeletBase) -> tuple[str, ...]:
-    """The command line of kubelet's next start without us, or nothing if it cannot be known. Of a script, it
-    is the script's."""
+    """The command line of kubelet's next start without us; empty if it cannot be known. For a script: the
+    script's."""
     command = unit.command()
     if command is None:
         return ()
@@ -289,15 +286,15 @@ def launch_of(command: ExecCommand) -> Launch:
 
 
 def base_launch(unit: BaseUnit) -> Launch | None:
-    """What the command line of the base runs; None if there is not one, or if its program's place is known to
-    systemd alone."""
+    """What the base's command line runs; None if there is no single one, or only systemd knows its program's
+    path."""
     command = unit.command()
     launch = launch_of(command) if command else None
     return launch if launch and launch.is_located else None
 
 
 def without_argv0(command: ExecCommand, words: tuple[str, ...]) -> tuple[str, ...]:
-    """The words, which may be filled in, without what `@` makes argv[0]."""
+    """The words without the argv[0] that `@` declares."""
     return (*words[:1], *words[2:]) if "@" in command.prefixes else words
 
 

@@ -1,4 +1,5 @@
-"""The endpoint that kubelet uses by its own flags and configuration, and what passes a variable on to it."""
+"""The endpoint that kubelet's own flags and configuration give it, and whether our part is passed on to
+kubelet."""
 
 from __future__ import annotations
 
@@ -29,12 +30,12 @@ from installer.node.kubelet_command import (
 
 # What kubelet uses without our part: its base endpoint and its resource managers' policies.
 #
-# By kubelet's own precedence: flag (the last one) > --config-dir (the lexically last
-# file that sets it) > --config > built-in default.
+# Kubelet's own precedence: flag (the last one) > --config-dir (the lexically last file that sets it) >
+# --config > built-in default.
 
 _BUILT_IN_ENDPOINT = "unix:///run/containerd/containerd.sock"  # kubelet 1.27 and later
 _OUR_FLAG = f"--container-runtime-endpoint={RELAY_ENDPOINT}"
-_OUR_MARK = "CRI_RESMGR_GUARD_FLAG"  # in the environment of a kubelet that was started through us
+_OUR_MARK = "CRI_RESMGR_GUARD_FLAG"  # in the environment of a kubelet that our drop-in started
 _SOCKET_PATH = re.compile(r"/[A-Za-z0-9._/@:+-]{1,106}")  # a unix socket path holds 107 bytes
 
 
@@ -44,7 +45,7 @@ def base_endpoint(
     """The endpoint of the running kubelet without our flag; if none runs, of its next start."""
     endpoint = _endpoint(base, base_argv(process) or next_start)
     if base.repaired and isinstance(endpoint, str) and same_endpoint(endpoint, RELAY_ENDPOINT):
-        endpoint = _endpoint(base, next_start)  # it was started before its files were repaired
+        endpoint = _endpoint(base, next_start)  # kubelet was started before its files were repaired
     if isinstance(endpoint, Finding):
         return endpoint
     planned = last_flag(next_start, "--container-runtime-endpoint")
@@ -54,7 +55,7 @@ def base_endpoint(
             f"{_relay_source(base)} names the relay as kubelet's endpoint: "
             "without the proxy, kubelet would have no runtime",
             "`install --take-over` (settings: takeOver: true) takes over what another installer has done; or "
-            "put the endpoint of the container runtime back there, and restart kubelet",
+            "restore the container runtime's endpoint there, and restart kubelet",
         )
     if not _SOCKET_PATH.fullmatch(normalise_endpoint(endpoint)):
         return refusal(
@@ -65,9 +66,9 @@ def base_endpoint(
 
 
 def next_endpoint(process: ProcessState | None, next_start: tuple[str, ...]) -> str:
-    """The socket that a running kubelet will use after its next start, if its command line names another one
-    then; else, and where it cannot be told, an empty string. A configuration that names another one needs no
-    restart: it is read anew for each snapshot."""
+    """The socket that a running kubelet will use after its next start, if its command line then names another
+    one; otherwise, or if that is unknown, an empty string. A configuration that names another one does not
+    matter here: every snapshot reads it again."""
     flag = "--container-runtime-endpoint"
     planned, running = last_flag(next_start, flag) or "", last_flag(base_argv(process), flag) or ""
     if process is None or same_endpoint(planned, running):
@@ -78,9 +79,9 @@ def next_endpoint(process: ProcessState | None, next_start: tuple[str, ...]) -> 
 def manager_policies(
     base: KubeletBase, process: ProcessState | None, next_start: tuple[str, ...]
 ) -> tuple[str, str]:
-    """The policies of kubelet's CPU and memory manager (`none`, `static` ...; `None`, `Static`).
+    """The policies of kubelet's CPU and memory managers (`none`, `static` ...; `None`, `Static`).
 
-    Kubelet's defaults if its configuration cannot be read: it does not start then either.
+    Kubelet's defaults if its configuration cannot be read: kubelet does not start then either.
     """
     argv = base_argv(process) or next_start
     try:
@@ -92,18 +93,18 @@ def manager_policies(
 
 
 def cgroups_per_qos(base: KubeletBase, process: ProcessState | None, next_start: tuple[str, ...]) -> bool:
-    """Whether kubelet puts each pod into a cgroup of its QoS class: its default, also where its configuration
-    cannot be read."""
+    """Whether kubelet puts each pod into a cgroup of its QoS class. That is the default, also if its
+    configuration cannot be read."""
     try:
         found = _setting(base, base_argv(process) or next_start, "--cgroups-per-qos", "cgroupsPerQOS")
     except ValueError:
         return True
-    return found.lower() not in ("false", "f", "0")  # as Go reads a flag's boolean
+    return found.lower() not in ("false", "f", "0")  # as Go parses a flag's boolean
 
 
 def base_argv(process: ProcessState | None) -> tuple[str, ...]:
-    """The running command line without the flag that our guard has added: the last one, which a script may
-    have put before flags of its own."""
+    """The running command line without the flag that our guard added: the last one, before which a script may
+    have put its own flags."""
     if process is None:
         return ()
     argv = list(process.argv)
@@ -121,8 +122,8 @@ def _endpoint(base: KubeletBase, argv: tuple[str, ...]) -> str | Finding:
         if wanted and read is None:
             return refusal(
                 "kubelet-config-unreadable",
-                f"kubelet's configuration {wanted} could not be read, and its endpoint may stand there",
-                "start kubelet, and see that the file is there",
+                f"kubelet's configuration {wanted} could not be read, and may contain its endpoint",
+                "start kubelet, and make sure that the file exists",
             )
     try:
         return _setting(base, argv, "", "containerRuntimeEndpoint") or _BUILT_IN_ENDPOINT
@@ -131,7 +132,7 @@ def _endpoint(base: KubeletBase, argv: tuple[str, ...]) -> str | Finding:
 
 
 def _setting(base: KubeletBase, argv: tuple[str, ...], flag: str, field: str) -> str:
-    """Raises ValueError, naming the file, where a configuration that may set it cannot be read."""
+    """Raises ValueError, naming the file, if a configuration that may set it cannot be read."""
     value = last_flag(argv, flag) if flag else None
     if value is not None:
         return value
@@ -144,9 +145,9 @@ def _setting(base: KubeletBase, argv: tuple[str, ...], flag: str, field: str) ->
 
 
 def _field(file: UnitText, field: str) -> str | None:
-    """Empty if the file has it with no value (null): kubelet takes its default then, whatever an earlier file
-    says, for it merges the files as JSON (RFC 7396)."""
-    # A configuration that does not name the field need not be parsed, nor yaml imported.
+    """Empty if the file sets it to null. Kubelet then uses its default, whatever an earlier file says, since
+    it merges the files as JSON (RFC 7396)."""
+    # Without the field's name in it, the configuration need not be parsed, nor yaml imported.
     if field not in file.text:
         return None
     try:
@@ -168,54 +169,54 @@ def _relay_source(base: KubeletBase) -> str:
     return next(found, "another program's configuration")
 
 
-# Whether what stands between systemd and kubelet hands our part on, by all that a snapshot has of it.
+# Whether a program between systemd and kubelet passes our part on, as far as a snapshot can tell.
 #
-# Of a script or another program the running kubelet shows it: its command line ends as the unit's does. Where
-# it does not, an operator says what arrives: `kubelet.variable`, or `kubelet.strategy: exec-start` for the
-# arguments. After the restart the running process decides.
+# For a script or another program, the running kubelet shows it: its command line ends as the unit's does. If
+# it does not, an operator can declare what arrives: `kubelet.variable`, or `kubelet.strategy: exec-start` for
+# the arguments. After the restart the running process decides.
 
-_SAY_SO = (
-    "kubelet.variable: NAME, if it passes the value of that environment variable on to kubelet behind every "
+_DECLARE = (
+    "kubelet.variable: NAME, if it passes the value of that environment variable on to kubelet after every "
     "other flag, or kubelet.strategy: exec-start, if it passes its own arguments on"
 )
 _HINTS = {
     "kubelet-in-container": "run kubelet as a process of the host, or exclude this node",
     "kubelet-behind-shell": "start kubelet with `exec` in it",
     "kubelet-shell-wrapper": (
-        f'make it one `exec kubelet ...` that ends with "$@" or a $VARIABLE; or set {_SAY_SO}'
+        f'make it one `exec kubelet ...` that ends with "$@" or a $VARIABLE; or set {_DECLARE}'
     ),
     "kubelet-arguments-lost": (
-        f"if the unit has changed since kubelet's start, restart kubelet; or set {_SAY_SO}"
+        f"if the unit has changed since kubelet's start, restart kubelet; or set {_DECLARE}"
     ),
 }
 _HINT_REMOVE = (
-    "`cri-resmgr-installer remove` starts kubelet by its unit's own line, which shows what becomes of its "
-    f"arguments; then install again; or set {_SAY_SO}"
+    "`cri-resmgr-installer remove` starts kubelet by its unit's own line, which shows what happens to its "
+    f"arguments; then install again; or set {_DECLARE}"
 )
 
 
-# No setting helps there.
+# No setting helps with these.
 NEVER_SERVED = ("kubelet-in-container", "kubelet-behind-shell")
 
 
 class Found(NamedTuple):
-    """`code` is that of the refusal where neither words nor a variable reach kubelet; `what` stands between
-    systemd and kubelet, in words. `earlier` is the program that our drop-in starts kubelet by, if its unit
-    has another one now."""
+    """What stands between systemd and kubelet, and what it passes on."""
 
     passing: Passing
-    what: str = ""
-    code: str = ""
+    what: str = ""  # in words
+    code: str = ""  # of the refusal if neither words nor a variable reach kubelet
+    # The program with which our drop-in starts kubelet, if kubelet's unit has another one now.
     earlier: str = ""
 
     @property
     def direct(self) -> bool:
-        """Whether nothing stands between."""
+        """Whether nothing stands in between."""
         return self.passing.appended and not self.what
 
     @property
     def known_to_lose(self) -> bool:
-        """Whether arguments do not arrive even where an operator says so by asking for exec-start."""
+        """Whether arguments do not arrive even if an operator declares that they do, by asking for
+        exec-start."""
         return self.code in NEVER_SERVED or bool(self.passing.variable)
 
     def refused(self, command: ExecCommand) -> Finding:
@@ -230,7 +231,7 @@ class Found(NamedTuple):
 def find_passing(
     unit: BaseUnit, command: ExecCommand, base: KubeletBase, process: ProcessState | None
 ) -> Found:
-    """`process` is the running kubelet, or the shell that stands before it."""
+    """`process` is the running kubelet, or the shell in front of it."""
     launch = launch_of(command)
     name = posixpath.basename(launch.program)
     if launch.is_container:
@@ -257,14 +258,14 @@ def find_passing(
 
 
 def is_behind_shell(process: ProcessState | None) -> bool:
-    """Whether the main process is a shell: it has not come to its `exec` yet, or has none."""
+    """Whether the main process is a shell, which has not reached its `exec` yet or has none."""
     return process is not None and bool(process.argv) and is_shell(process.argv[0])
 
 
 def _shown(words: tuple[str, ...], process: ProcessState | None) -> Passing:
-    """What the running process shows: that it is the program of the line it was started by, or was given what
-    stands in there. `words` is that line, empty if it is not known. Without a process its endpoint is not
-    known either, which is refused by itself."""
+    """What the running process proves: that it is the program of the line it was started by, or got that
+    line's arguments. `words` is that line; empty if unknown. Without a process its endpoint is unknown as
+    well, which is a refusal of its own."""
     if process is None or came_through(words, base_argv(process), process.exe):
         return Passing(appended=True)
     return Passing(why_not="the running kubelet has other arguments than the unit")
@@ -273,8 +274,8 @@ def _shown(words: tuple[str, ...], process: ProcessState | None) -> Passing:
 def _started_line(
     unit: BaseUnit, command: ExecCommand, base: KubeletBase, launch: Launch
 ) -> tuple[tuple[str, ...], str]:
-    """The program and arguments that the running kubelet was started by, variables filled in. Our drop-in may
-    repeat an older line of the unit: if that has another program, it shows nothing, and is named."""
+    """The program and arguments that started the running kubelet, variables expanded. Our drop-in may repeat
+    an older line of the unit. If that has another program, it proves nothing, and is named."""
     lines = base.detail.exec_start
     if len(lines) == 1 and lines[0].argv[-1:] == (f"${ARGS_VARIABLE}",) and launch.is_located:
         words = (lines[0].path, *lines[0].argv[1:-1])

@@ -1,4 +1,4 @@
-"""Whether a kubelet that was restarted comes up, where it should, and stays up."""
+"""Wait for a restarted kubelet: whether it comes up, on the right endpoint, and stays up."""
 
 from __future__ import annotations
 
@@ -24,8 +24,9 @@ Failure = Callable[[str, str], StepFailedError]
 
 
 def await_calm(host: Host, emit: Emit) -> None:
-    """Before a restart of kubelet: containers that it is about to start are started first, for a start that
-    is cut off leaves them behind in the runtime. Ends after some seconds, or where the relay is silent."""
+    """Before a restart of kubelet, wait until it has started the containers that it is about to start: an
+    interrupted start leaves them behind in the runtime. Ends after some seconds, or if the relay is
+    silent."""
     deadline, relay = host.clock.monotonic() + _CALM_SECONDS, paths.RELAY_ENDPOINT
     told = False
     while host.clock.monotonic() < deadline and host.cri.answers(relay, _CALM_POLL):
@@ -37,22 +38,21 @@ def await_calm(host: Host, emit: Emit) -> None:
         if not awaited:
             return
         if not told:
-            message = f"kubelet is starting {len(awaited)} containers: its restart waits for them"
+            message = f"kubelet is starting {len(awaited)} containers: waiting for them before its restart"
             emit(Event("kubelet.waits", message, {"containers": sorted(one.title for one in awaited)}))
         told = True
         host.clock.sleep(_CALM_POLL)
 
 
 def check_steady(before: UnitState, now: UnitState, failure: Failure) -> None:
-    """Raises `failure` unless it is the same process, and runs."""
+    """Raises `failure` unless the same process is still running."""
     if now.flapping or not now.main_pid or now.main_pid != before.main_pid:
         state = f"{now.active_state}/{now.sub_state}, {now.result}"
         raise failure(now.name, f"it keeps crashing ({state})")
 
 
 class KubeletStart:
-    """One restart of kubelet by a plan, from its unit's state on. `proxy` is the proxy's unit when its relay
-    had answered."""
+    """One restart of kubelet by a plan. `proxy` is the proxy's unit as it was when its relay answered."""
 
     def __init__(
         self, plan: Plan, host: Host, limits: Limits, failure: Failure, proxy: UnitState | None
@@ -64,7 +64,7 @@ class KubeletStart:
         self._proxy = proxy
 
     def check_effective(self, step: Step) -> None:
-        """Our lines are in force in the unit that systemd has loaded. Raises StepFailedError."""
+        """Check that our lines are in force in the unit that systemd has loaded. Raises StepFailedError."""
         kubelet = self._plan.desired.kubelet
         if kubelet is None:
             return
@@ -74,15 +74,15 @@ class KubeletStart:
             raise self._failure(step.target, f"our lines have no effect: {wrong}")
 
     def wait(self, step: Step) -> None:
-        """Healthy, then the same process, healthy, for the settle time, on the right endpoint. On the way to
-        another start it need not last as long. Raises StepFailedError."""
+        """Wait until kubelet is healthy, then check that the same process stays healthy for the settle time,
+        on the right endpoint. If another start follows, it need not last as long. Raises StepFailedError."""
         aside = step.kind is StepKind.AWAIT_KUBELET_ON_BASE
         relay = self._plan.desired.kubelet is not None and not aside
         settle = min(self._limits.settle, PROXY_SETTLE) if aside else self._limits.settle
         name, unit = step.target, self._host.systemd.unit(step.target)
         proxy = (self._proxy or self._host.systemd.unit(paths.PROXY_UNIT)) if relay else None
         deadline = self._host.clock.monotonic() + self._limits.kubelet_start
-        # Without a healthz URL, a script may not have come to its `exec` of kubelet yet.
+        # Without a healthz URL, a script may not have reached its `exec` of kubelet yet.
         while self._is_unwell(unit) or (relay and is_behind_shell(self._host.processes.get(unit.main_pid))):
             self._check_relay(proxy)  # first: kubelet does not survive a relay that dies
             self._check_steady(unit)
@@ -100,20 +100,19 @@ class KubeletStart:
                 raise self._failure(name, f"{self._limits.healthz_url} stopped being ok")
         self._check_endpoint(name, unit, relay)
         if relay:
-            # From here on the proxy sees each container start; those before are adopted where its policy
-            # needs it.
+            # From now on the proxy sees every container start. Earlier ones are adopted if needed.
             self._host.files.remove(paths.CONTAINERS_UNKNOWN)
 
     def _check_steady(self, unit: UnitState) -> None:
         check_steady(unit, self._host.systemd.unit(unit.name), self._failure)
 
     def _is_unwell(self, unit: UnitState) -> bool:
-        """A kubelet that cannot be asked is judged by its process alone: it exits where its endpoint does not
+        """If kubelet's health is unknown, only its process counts: it exits if its endpoint does not
         answer."""
         return self._host.healthz.ask(self._limits.healthz_url, unit.main_pid) is Health.UNWELL
 
     def _check_relay(self, proxy: UnitState | None) -> None:
-        """R4: kubelet is not left on a relay that dies or falls silent while kubelet settles on it."""
+        """R4: kubelet does not stay on a relay that dies or falls silent while kubelet settles on it."""
         if proxy is None:
             return
         self._check_steady(proxy)
@@ -125,7 +124,7 @@ class KubeletStart:
         check_steady(unit, now, self._failure)
         desired = self._plan.desired.kubelet
         if desired is not None and not desired.unit.generation:
-            return  # an earlier installation is back, and the relay may stand in kubelet's configuration
+            return  # an earlier installation is back, whose relay may be in kubelet's configuration
         process = self._host.processes.get(now.main_pid)
         if process is None or process.uses_relay is not relay:
             wanted = "the relay" if relay else "its base endpoint"

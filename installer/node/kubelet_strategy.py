@@ -1,4 +1,4 @@
-"""How our endpoint comes behind what kubelet's unit says, and where. Pure: works on a snapshot's texts."""
+"""How and where our endpoint gets behind what kubelet's unit says. Pure: works on a snapshot's texts."""
 
 from __future__ import annotations
 
@@ -40,13 +40,12 @@ _AUTO_HINT = "set kubelet.strategy: auto"
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """`variable` is the one that ends the command line, or that a script passes on (`passed_on`);
-    `exec_start` is the base line to repeat before it, raw, and empty for the strategy `environment`. `why` is
-    for people."""
+    """The chosen strategy."""
 
     strategy: Strategy
-    variable: str
-    why: str
+    variable: str  # ends the command line, or is passed on by a script (`passed_on`)
+    why: str  # for people
+    # The base's line to repeat, raw, with the variable after it; empty for the strategy `environment`.
     exec_start: str = ""
     passed_on: bool = False
 
@@ -54,7 +53,7 @@ class Choice:
 def choose_strategy(
     unit: BaseUnit, settings: Settings, base: KubeletBase, process: ProcessState | None = None
 ) -> Choice | Finding:
-    """The strategy that settings ask for; for `auto`, the first that will win. `process` is the running
+    """The strategy that the settings ask for; for `auto`, the first that works. `process` is the running
     kubelet: it shows what a program that is neither kubelet nor a shell does with its arguments."""
     command = _command(unit, settings.kubelet.unit)
     if isinstance(command, Finding):
@@ -69,7 +68,7 @@ def choose_strategy(
         return _named(unit, command, found, named)
     if found.passing.variable and wanted != Strategy.EXEC_START:
         variable = found.passing.variable
-        why = f"{found.what} in {command.path} ends with ${variable}, which it hands on to kubelet"
+        why = f"{found.what} in {command.path} ends with ${variable}, which it passes on to kubelet"
         return _passed_on(unit, variable, why)
     if not found.passing.appended and (wanted != Strategy.EXEC_START or found.known_to_lose):
         return found.refused(command)
@@ -77,7 +76,7 @@ def choose_strategy(
         return refusal(
             "kubelet-no-expansion",
             f"ExecStart= in {command.path} has the prefix `:`: systemd expands no variable in it",
-            "take the prefix away; a literal $ is written $$ then",
+            "remove the prefix; a literal $ has to be written $$ then",
         )
     environment = _environment(unit, command)
     if wanted == Strategy.ENVIRONMENT or (wanted == "auto" and isinstance(environment, Choice)):
@@ -92,11 +91,11 @@ def choose_strategy(
 
 
 def _command(unit: BaseUnit, name: str) -> ExecCommand | Finding:
-    """The one command line, if ours can stand at its end at all."""
+    """The only command line, if ours can be appended to it at all."""
     try:
         commands = unit.commands()
     except ValueError as error:
-        return refusal("kubelet-exec-start-unreadable", f"ExecStart= of {name} cannot be read: {error}")
+        return refusal("kubelet-exec-start-unreadable", f"ExecStart= of {name} cannot be parsed: {error}")
     if len(commands) != 1:
         places = ", ".join(dict.fromkeys(command.path for command in commands)) or "its unit files"
         return refusal(
@@ -111,7 +110,7 @@ def _command(unit: BaseUnit, name: str) -> ExecCommand | Finding:
 
 
 def _lost_lines(unit: BaseUnit) -> Finding | None:
-    """Lines that both strategies need and that a drop-in behind ours takes away."""
+    """Lines that both strategies need and that a later drop-in removes."""
     for key in ("ExecStartPre", "EnvironmentFile", "Environment"):
         path = unit.resets_later(key)
         if path:
@@ -126,13 +125,13 @@ def _environment(unit: BaseUnit, command: ExecCommand) -> Choice | Finding:
     if not variable:
         return refusal(
             "kubelet-no-variable",
-            f"the command line in {command.path} does not end with a $VARIABLE of its own word",
+            f"the command line in {command.path} does not end with a $VARIABLE as a separate word",
             _AUTO_HINT,
         )
     taken = _taken(unit, variable, f"; or {_AUTO_HINT}")
     if taken:
         return taken
-    why = f"the command line in {command.path} ends with ${variable}, which comes behind every other flag"
+    why = f"the command line in {command.path} ends with ${variable}, which comes after every other flag"
     return Choice(Strategy.ENVIRONMENT, variable, why)
 
 
@@ -141,12 +140,12 @@ def _taken(unit: BaseUnit, variable: str, more: str = "") -> Finding | None:
     if variable in unit.unset():
         return refusal(
             "kubelet-variable-unset",
-            f"UnsetEnvironment= takes ${variable} away",
-            more.removeprefix("; or ") or "take it out there",
+            f"UnsetEnvironment= removes ${variable}",
+            more.removeprefix("; or ") or "delete it there",
         )
     later = unit.sets_later("EnvironmentFile")
     if later:
-        # What the file sets today does not matter: it may set the variable tomorrow.
+        # What the file sets today is irrelevant: it may set the variable tomorrow.
         return refusal(
             "kubelet-variable-overridden",
             f"an EnvironmentFile= in {later} comes later than ours and can set ${variable}",
@@ -161,7 +160,8 @@ def _passed_on(unit: BaseUnit, variable: str, why: str) -> Choice | Finding:
 
 
 def _named(unit: BaseUnit, command: ExecCommand, found: Found, variable: str) -> Choice | Finding:
-    """The variable that settings name: an operator says that it arrives, a restarted kubelet shows it."""
+    """The variable that the settings name: an operator declares that it arrives, and a restarted kubelet
+    shows it."""
     if found.code in NEVER_SERVED:
         return found.refused(command)
     if found.direct:
@@ -171,7 +171,7 @@ def _named(unit: BaseUnit, command: ExecCommand, found: Found, variable: str) ->
             "does not end with it",
             "leave kubelet.variable out: the unit starts kubelet itself, and its command line is known",
         )
-    why = f"kubelet.variable names ${variable}, which {found.what} in {command.path} hands on to kubelet"
+    why = f"kubelet.variable names ${variable}, which {found.what} in {command.path} passes on to kubelet"
     return _passed_on(unit, variable, why)
 
 
@@ -182,18 +182,18 @@ def _exec_start(unit: BaseUnit, command: ExecCommand) -> Choice | Finding:
             "kubelet-drop-in-resets", f"{later} comes later than ours and replaces ExecStart=", _RENAME_HINT
         )
     if ARGS_VARIABLE in unit.unset():
-        return refusal("kubelet-variable-unset", f"UnsetEnvironment= takes ${ARGS_VARIABLE} away")
+        return refusal("kubelet-variable-unset", f"UnsetEnvironment= removes ${ARGS_VARIABLE}")
     why = f"the drop-in repeats the command line of {command.path}"
     return Choice(Strategy.EXEC_START, ARGS_VARIABLE, why, command.raw_before_more)
 
 
 def effective(detail: UnitDetail, unit: UnitState, desired: DesiredKubelet) -> str:
-    """What is wrong, in words, or an empty string. Judges by what systemd has loaded, and so sees an
-    interrupted run and drop-ins of others."""
+    """What is wrong, in words; else an empty string. Judges what systemd has loaded, so it sees interrupted
+    runs and other people's drop-ins."""
     if unit.load_state != "loaded":
         return f"{unit.name} is {unit.load_state}"
     if not desired.unit.unit_digest and not unit.loaded_digest:
-        return ""  # an earlier installation comes back: nothing of it is ours
+        return ""  # an earlier installation is back: nothing of it is ours
     if unit.loaded_digest != desired.unit.unit_digest:
         return f"systemd has not loaded the current {desired.unit.unit_file}: daemon-reload required"
     wrong = _guard(detail) or _environment_files(detail, desired)
@@ -219,18 +219,18 @@ def _environment_files(detail: UnitDetail, desired: DesiredKubelet) -> str:
     ours = desired.environment_files
     if tuple(path for path in files if path in ours) != ours:
         return "our EnvironmentFile= lines are not in effect"
-    # The other strategy's variable is ours alone: later files do not matter.
+    # Only we set the other strategy's variable, so later files do not matter for it.
     if desired.strategy is Strategy.ENVIRONMENT and files[-len(ours) :] != ours:
         return f"{files[-1]} comes later than ours and can set ${desired.variable}"
     return ""
 
 
-# In which unit directory our drop-in of kubelet's unit lies. Pure.
+# The unit directory of our drop-in for kubelet's unit. Pure.
 #
-# gardener-node-agent deletes all of /etc/systemd/system/kubelet.service.d when it changes kubelet's unit or a
-# file that the unit names, and restarts kubelet at once (pkg/nodeagent/controller/operatingsystemconfig of
-# gardener/gardener). It never touches /etc/systemd/system.control, which systemd reads before all others,
-# keeps over a boot, and writes itself for `systemctl set-property` (systemd.unit(5)).
+# When gardener-node-agent changes kubelet's unit or a file that the unit names, it deletes all of
+# /etc/systemd/system/kubelet.service.d and restarts kubelet (pkg/nodeagent/controller/operatingsystemconfig
+# of gardener/gardener). It never touches /etc/systemd/system.control, which systemd reads before all others,
+# keeps across reboots, and writes itself for `systemctl set-property` (systemd.unit(5)).
 
 _NODE_AGENT = "gardener-node-agent.service"
 
@@ -238,8 +238,8 @@ _NODE_AGENT = "gardener-node-agent.service"
 def place_drop_in(settings: Settings, machine: Machine) -> Settings:
     """The settings with the directory that `auto` means on this machine.
 
-    Files of the same name hide each other, the first directory wins (systemd.unit(5)): while the drop-in
-    moves from one directory to another, it is in effect once.
+    Of files with the same name only the one in the first directory counts (systemd.unit(5)), so while the
+    drop-in moves between directories, exactly one is in effect.
     """
     if settings.kubelet.drop_in_directory != paths.AUTO:
         return settings
@@ -253,7 +253,7 @@ def in_directory(settings: Settings, directory: str) -> Settings:
 
 
 def possible_drop_ins(kubelet: KubeletSettings) -> tuple[str, ...]:
-    """Where it may lie from an earlier run of the same settings, or of the default ones."""
+    """Where an earlier run with the same settings, or with the default ones, may have put it."""
     usual = paths.drop_in_directories(paths.AUTO)
     directories = dict.fromkeys((*paths.drop_in_directories(kubelet.drop_in_directory), *usual))
     return tuple(paths.drop_in(directory, kubelet.unit) for directory in directories)
@@ -261,22 +261,19 @@ def possible_drop_ins(kubelet: KubeletSettings) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class KubeletAnalysis:
-    """`endpoint` is kubelet's base endpoint, empty if it is not known. `choice` is None if kubelet cannot be
-    served; `refusals` say why. `policies` are those of its CPU and its memory manager, `cgroups_per_qos` as
-    in its configuration. `next_endpoint` is its base endpoint after a restart, empty if that is not known to
-    be another one."""
+    """How kubelet can be served."""
 
-    endpoint: str
-    choice: Choice | None
-    policies: tuple[str, str]
-    refusals: tuple[Finding, ...] = ()
-    next_endpoint: str = ""
-    cgroups_per_qos: bool = True
+    endpoint: str  # kubelet's base endpoint; empty: unknown
+    choice: Choice | None  # None: kubelet cannot be served
+    policies: tuple[str, str]  # of its CPU and its memory manager
+    refusals: tuple[Finding, ...] = ()  # why kubelet cannot be served
+    next_endpoint: str = ""  # its base endpoint after a restart; empty unless known to be another one
+    cgroups_per_qos: bool = True  # as in its configuration
 
 
 def analyse_kubelet(snapshot: HostSnapshot, settings: Settings) -> KubeletAnalysis:
-    """Parses kubelet's unit once and asks it everything. A unit that does not exist has no refusal of its
-    own: preflight says the one thing."""
+    """Parse kubelet's unit once and derive everything from it. A unit that does not exist is no refusal here:
+    preflight reports it."""
     base, unit, process = snapshot.base, snapshot.kubelet.unit, snapshot.kubelet.process
     if is_behind_shell(process):
         process = None  # not kubelet
@@ -297,7 +294,7 @@ def analyse_kubelet(snapshot: HostSnapshot, settings: Settings) -> KubeletAnalys
         policies=manager_policies(base, process, next_start),
         cgroups_per_qos=cgroups_per_qos(base, process, next_start),
         refusals=tuple(one for one in found if isinstance(one, Finding)),
-        # Another program may give kubelet other flags than its unit has.
+        # Another program may give kubelet other flags than the unit's.
         next_endpoint=next_endpoint(process, next_start) if plain else "",
     )
 
@@ -305,7 +302,7 @@ def analyse_kubelet(snapshot: HostSnapshot, settings: Settings) -> KubeletAnalys
 def _unknown(launch: Launch) -> Finding:
     return refusal(
         "kubelet-endpoint-unknown",
-        f"kubelet does not run, and its endpoint is known by the script {launch.program} alone",
+        f"kubelet does not run, and only the script {launch.program} knows its endpoint",
         "start kubelet, and run this again when it is up",
     )
 

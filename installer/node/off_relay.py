@@ -1,4 +1,4 @@
-"""Kubelet's way off the relay while the proxy starts slowly, and its way back. Pure: steps."""
+"""The steps by which kubelet leaves the relay while the proxy starts slowly, and returns. Pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ KEPT_ON_BASE = (
 
 
 def set_hold(reason: str) -> Step:
-    """From kubelet's next start on it is held on its base endpoint."""
+    """Hold kubelet on its base endpoint from its next start on."""
     content = reason.replace("\n", " ").encode() + b"\n"
     hold = DesiredFile.of(paths.HOLD, content, part=Part.KUBELET)
     return Step(StepKind.SET_HOLD, paths.HOLD, Part.KUBELET, hold)
@@ -30,29 +30,29 @@ def leave_relay(unit: str, reason: str = WAITS_THERE) -> tuple[Step, ...]:
 
 
 def restart_kubelet(unit: str) -> tuple[Step, ...]:
-    """The steps of a restart: it counts only when kubelet is healthy again."""
+    """The steps of a restart, which is done only when kubelet is healthy again."""
     return tuple(Step(kind, unit, Part.KUBELET) for kind in (StepKind.RESTART, StepKind.AWAIT_KUBELET))
 
 
-def start_proxy(refuge: str) -> tuple[Step, ...]:
-    """The steps of a restart of the proxy: it counts only when the relay answers. `refuge` is where kubelet
-    goes if that takes longer than it may hang on the relay, empty if it stays."""
-    leave = (Step(StepKind.LEAVE_IF_SLOW, refuge, Part.PROXY),) if refuge else ()
+def start_proxy(leaves_to: str) -> tuple[Step, ...]:
+    """The steps of a restart of the proxy, which is done only when the relay answers. `leaves_to`: the
+    endpoint to which kubelet moves if it would hang on the relay for too long; empty: it stays."""
+    leave = (Step(StepKind.LEAVE_IF_SLOW, leaves_to, Part.PROXY),) if leaves_to else ()
     restart = Step(StepKind.RESTART, paths.PROXY_UNIT, Part.PROXY)
     return (restart, *leave, Step(StepKind.AWAIT_RELAY, paths.RELAY_ENDPOINT, Part.PROXY))
 
 
 def check_way_back(rest: tuple[Step, ...], unit: str, restarts_left: float) -> None:
-    """Raises KubeletKeptError where the rest of a plan begins with kubelet's way back to the relay, and no
-    restart is left for it."""
+    """Raises KubeletKeptError if the rest of a plan begins with kubelet's return to the relay and no restart
+    is left for it."""
     kinds = [step.kind for step in rest[:2] if step.target in (paths.HOLD, unit)]
     if kinds == [StepKind.CLEAR_HOLD, StepKind.RESTART] and restarts_left < 1:
         raise KubeletKeptError(*KEPT_ON_BASE)
 
 
 def come_back(rest: tuple[Step, ...], unit: str) -> tuple[Step, ...]:
-    """The rest of a plan whose kubelet had to leave the relay: the hold ends with the next restart of
-    kubelet. If none was planned, that comes last, when the relay has answered."""
+    """The rest of a plan after kubelet had to leave the relay: the hold ends with the next restart of
+    kubelet. If none was planned, that restart comes last, when the relay has answered."""
     restarts = (n for n, step in enumerate(rest) if step.kind is StepKind.RESTART and step.target == unit)
     until = next(restarts, len(rest))
     clear = Step(StepKind.CLEAR_HOLD, paths.HOLD, Part.KUBELET)

@@ -1,7 +1,7 @@
-"""The record's life during one run: claim before the first write, close after the last.
+"""The record during one run: claim before the first write, close after the last.
 
-Holds the only mutable reference to the record. What is claimed here is ours to
-give back, whatever happens after.
+Holds the only mutable reference to the record. Whatever is claimed here is ours to give back, whatever
+happens afterwards.
 """
 
 from __future__ import annotations
@@ -50,24 +50,24 @@ _EDITED = f"{paths.OUR_STATE}/edited"
 
 
 class RecordStore:
-    """`record` is the record as it stands; `status` how it was found; `unclaimed` what lies at our paths
-    without proof that it is ours (only looked for if the record cannot be believed)."""
+    """The record and its state during a run."""
 
     def __init__(self, files: Files, loaded: LoadedRecord = NOTHING_LOADED) -> None:
         self._files = files
         self.record, self.status = loaded.record, loaded.status
         self._on_disk = loaded.record if loaded.status is RecordStatus.OK else None
+        # Files at our paths that nothing proves ours; only filled if the record cannot be believed.
         self.unclaimed: tuple[str, ...] = ()
-        self._orphans = loaded.orphans  # kept originals that only the lost record knew how to give back
-        self._repaired: dict[str, bytes] = {}  # kubelet's files in a takeover that begins, by digest
+        self._orphans = loaded.orphans  # kept originals that only the lost record could assign
+        self._repaired: dict[str, bytes] = {}  # kubelet's files in a new takeover, by digest
 
-    def adopt(self, drop_ins: Sequence[str], payload_digest: str, everything: bool) -> None:
-        """Without a record, claims what is provably ours: files with our header, and the payload's own
-        binary. `drop_ins` are where our drop-in may lie. With `everything`, all that lies at our paths."""
+    def reconstruct(self, drop_ins: Sequence[str], payload_digest: str, everything: bool) -> None:
+        """Without a record, claim what is provably ours: files with our header, and the payload's own
+        binary; with `everything`, all files at our paths. `drop_ins`: where our drop-in may be."""
         if self.status in (RecordStatus.OK, RecordStatus.FOREIGN):
             return
         claims, unclaimed = {}, []
-        # Upstream's program in another installer's hands is not ours, although we would install the same.
+        # The same program is not ours if it belongs to another installer.
         unit = self._files.state(paths.PROXY_UNIT_FILE)
         anothers = unit.kind is Kind.FILE and not is_ours(unit, ())
         wrote = (payload_digest,) if payload_digest and not anothers else ()
@@ -81,7 +81,7 @@ class RecordStore:
                 claims[path] = Owned(part, wrote=(state.digest,))
             else:
                 unclaimed.append(path)
-        # Made by us in all likelihood; they go only if nothing is in them.
+        # In all likelihood we made them. They go only if they are empty.
         of_drop_ins = {paths.CONTROL_UNITS, *map(posixpath.dirname, drop_ins)}
         owned = {path: Owned(goes=Goes.EMPTY) for path in (*_DIRECTORIES_OF_OURS, *of_drop_ins)}
         found = {path: self._files.state(path) for path in paths.PROXY_STATE}
@@ -91,18 +91,19 @@ class RecordStore:
         if not everything and (claims or self.status is not RecordStatus.MISSING):
             self._orphans = tuple(self._find_orphans(wrote))
             unclaimed += map(_set_aside_path, self._orphans)
-        # Neither a record nor a header: nothing was installed here, or the last removal is complete.
+        # Without a record and a header, nothing was installed here, or the last removal was complete.
         self.unclaimed = tuple(unclaimed) if claims or self.status is not RecordStatus.MISSING else ()
         self.record = replace(self.record, owned={**owned, **claims} if claims else {})
 
     def take_over(self, record: Record, repaired: Iterable[bytes]) -> None:
-        """`record` describes another installer's work from now on, `repaired` are kubelet's files then."""
+        """From now on `record` describes another installer's work; `repaired` are kubelet's files without
+        it."""
         self.record = record
         self._repaired |= {sha256(content).hexdigest(): content for content in repaired}
 
     def repairs(self) -> dict[str, str]:
-        """Kubelet's files as a takeover leaves them, path -> text. A file that another person has written
-        since is theirs, and no longer claimed."""
+        """Kubelet's files as a takeover leaves them, path -> text. A file that someone else has written since
+        is theirs, and no longer claimed."""
         owned, found = dict(self.record.owned), {}
         for path, claim in base_claims(self.record).items():
             content = self._repaired.get(claim.before.digest)
@@ -116,23 +117,23 @@ class RecordStore:
         return found
 
     def with_damage(self, snapshot: HostSnapshot, *, give_up: bool) -> HostSnapshot:
-        """The snapshot, with what is damaged of the objects that the record on the disk refers to. `give_up`:
-        a person wants the removal without the originals among them."""
+        """The snapshot with the damaged objects that the record on the disk refers to. `give_up`: a person
+        wants the removal without the originals among them."""
         damaged = damaged_objects(self._on_disk or Record(), snapshot)
         if give_up:
             self.record = without_lost_originals(self.record, damaged)
         return replace(snapshot, damaged=damaged)
 
     def _find_orphans(self, wrote: tuple[str, ...]) -> Iterable[str]:
-        """The kept originals among everything that is kept."""
+        """The originals among the kept objects."""
         for name in self._files.list(paths.OBJECTS):
             state = self._files.state(object_path(name))
             if state.digest == name and not is_ours(state, wrote):
                 yield name
 
     def _set_aside(self) -> Iterable[str]:
-        """Without its claim an original cannot be given back: it is kept where people find it, and so is the
-        record as it is, before another one takes its place."""
+        """Without its claim an original cannot be restored. Keep it, and the present record, where people
+        find them, before a new record replaces it."""
         for name in self._orphans:
             if self._files.state(object_path(name)).kind is not Kind.FILE:
                 continue
@@ -145,7 +146,7 @@ class RecordStore:
         self._orphans = ()
 
     def claim(self, plan: Plan, snapshot: HostSnapshot) -> tuple[str, ...]:
-        """Records what the plan is about to own, originals kept first; then makes the directories.
+        """Record what the plan is about to own, after keeping the originals; then create the directories.
 
         Returns where the content of edited files was kept.
         """
@@ -155,12 +156,12 @@ class RecordStore:
         heal_good(self._files, self.record)
         writes = [step.file for step in plan.steps if isinstance(step.file, DesiredFile)]
         self._keep_originals(writes, snapshot)
-        # What is to be good is kept before anything is replaced: a disk without room for it is noticed while
+        # Keep the next good generation before anything is replaced, so that a full disk is noticed while
         # nothing has been touched.
         keep_contents(self._files, plan.desired)
         kept = (*self._set_aside(), *self._keep_edits(plan.changes.files))
         owned = dict(self.record.owned)
-        if not self.record.claims:  # what is there was there before us
+        if not self.record.claims:  # the first claim: what exists was there before us
             owned |= {path: Owned(goes=Goes.WHOLE) for path in paths.PROXY_STATE}
             owned = {path: one for path, one in owned.items() if path not in snapshot.leftovers}
         if paths.PROXY_UNIT_FILE not in owned and not takes_over(self.record):
@@ -174,15 +175,15 @@ class RecordStore:
             controls = claim_controls(record.controls, plan.desired, snapshot, self._files)
             record = replace(record, controls=controls)
         if any(step.kind is StepKind.SIGNAL for step in plan.steps):
-            record = replace(record, signalled=(record.signalled[0], ""))  # until it is sent
+            record = replace(record, signalled=(record.signalled[0], ""))  # until the signal is sent
         self._save(claim_paths(record, snapshot.files, writes))
         for file in writes:
             self._files.make_directory(posixpath.dirname(file.path))
         return kept
 
     def _links_of_proxy(self) -> dict[str, Owned]:
-        """The links that enable a unit of our name or one of its aliases; if there are any, also that
-        our link was not there."""
+        """The links that enable a unit of our name or one of its aliases. If there are any, also that our own
+        link did not exist."""
         names = self._files.list(paths.LINKS)
         wanted = (f"{paths.LINKS}/{name}/{paths.PROXY_UNIT}" for name in names)
         found = {path: self._files.state(path) for path in wanted}
@@ -196,7 +197,7 @@ class RecordStore:
     def _make_own_directories(self) -> None:
         self._files.make_directory(paths.OUR_STATE, 0o700)
         self._files.make_directory(paths.OBJECTS, 0o700)
-        # Made by a run that was killed, it need not be durable; what is in it has to be.
+        # A killed run may have created it without syncing, but what is in it has to be durable.
         self._files.sync(posixpath.dirname(paths.OUR_STATE))
 
     def _keep_originals(self, writes: Iterable[DesiredFile], snapshot: HostSnapshot) -> None:
@@ -204,10 +205,10 @@ class RecordStore:
             before = snapshot.files.get(file.path, ABSENT)
             if file.path not in self.record.claims and before.kind is Kind.FILE:
                 keep_object(self._files, before.digest, HostPath(file.path))
-        self._files.sync(paths.OBJECTS)  # also what a run that was killed has kept
+        self._files.sync(paths.OBJECTS)  # including what a killed run has kept
 
     def _keep_edits(self, changes: Iterable[FileChange]) -> Iterable[str]:
-        """Undoes an edit of our file without losing it."""
+        """Keep the content of files of ours that someone has edited, which the plan overwrites."""
         for change in changes:
             claim = self.record.claims.get(change.path)
             if claim is None or change.before.kind is not Kind.FILE:
@@ -225,7 +226,7 @@ class RecordStore:
         if unit is not None and unit.action is UnitAction.RESTART and snapshot.proxy.unit.invocation_id:
             owed[unit.name] = snapshot.proxy.unit.invocation_id
         if is_earlier(self.record) and kubelet.invocation_id:
-            # It may have read the relay from a file that is repaired by now.
+            # It may have read the relay from a file that has been repaired since.
             waits = any(change.path in base_claims(self.record) for change in plan.changes.files)
             owed[kubelet.name] = (
                 kubelet.invocation_id if waits else self.record.owed.get(kubelet.name, kubelet.invocation_id)
@@ -233,18 +234,18 @@ class RecordStore:
         return owed
 
     def _save(self, record: Record) -> None:
-        """Writes the record, unless it is on the disk as it is: a removal needs no space for it."""
+        """Write the record, unless it is already on the disk as it is: a removal needs no space for it."""
         self.record = record
         if record == self._on_disk:
-            self._files.sync(paths.OUR_STATE)  # a run may have been killed before it did so
+            self._files.sync(paths.OUR_STATE)  # a run may have been killed before that
             return
         self._on_disk = None
         save_record(self._files, record)
         self._on_disk = record
 
     def note_applied(self, plan: Plan, invocation: str) -> None:
-        """After the last step: nothing is owed now, and the proxy (its `invocation` now) has
-        read force.cfg if it was started or signalled. Closing keeps it."""
+        """After the last step nothing is owed, and the proxy (its `invocation` now) has read force.cfg if it
+        was started or signalled. Closing saves this."""
         did = {step.kind for step in plan.steps if step.part is Part.PROXY}
         signalled = self.record.signalled
         if plan.desired.proxy is not None and did & {StepKind.RESTART, StepKind.SIGNAL}:
@@ -253,18 +254,18 @@ class RecordStore:
         self.record = replace(self.record, owed={}, signalled=signalled, controls=controls)
 
     def close_as_good(self) -> None:
-        """After a change was undone: the good generation is in place again, and the objects of the other one
-        are deleted."""
+        """After a change was undone: the good generation is in place again, and the other one's objects are
+        deleted."""
         self._save(self.record)
         drop_objects(self._files, objects_of(self.record))
 
     def close_installed(self, desired: Desired, snapshot: HostSnapshot, payload_file: str) -> None:
-        """This generation is good: it is kept whole, and objects that nothing refers to are deleted."""
+        """This generation is good: keep it whole, and delete objects that nothing refers to."""
         if desired.proxy is None or not desired.proxy.generation:
-            self.close_as_good()  # another installer's has been repaired: it is what was good before
+            self.close_as_good()  # an earlier installation was repaired, which was good before
             return
         digests = {file.path: file.digest for file in desired.files}
-        links = self.record.links if takes_over(self.record) else ()  # nothing of that installation returns
+        links = self.record.links if takes_over(self.record) else ()  # that installation does not return
         owned = {
             path: replace(owned, wrote=(digests[path],)) if path in digests else owned
             for path, owned in self.record.owned.items()
@@ -292,7 +293,7 @@ class RecordStore:
     def _identities(
         self, snapshot: HostSnapshot, digests: dict[str, str], payload_file: str
     ) -> dict[str, tuple[Identity, str]]:
-        """Of the proxy's binary, on the host, as it is kept, and in the payload."""
+        """Of the proxy's binary: on the host, as kept, and in the payload."""
         digest, kept = digests[paths.BINARY], object_path(digests[paths.BINARY])
         found = {paths.BINARY: snapshot.files.get(paths.BINARY, ABSENT).identity}
         found[kept] = self._files.state(kept, lambda _path, _identity: digest).identity
@@ -301,30 +302,27 @@ class RecordStore:
         return {path: (identity, digest) for path, identity in found.items() if identity}
 
     def blame(self, generation: str, reason: str, clock: Clock) -> None:
-        """Remembers that this generation failed in a sound environment: it is not tried again. Closing
-        saves it: until then the next run has to finish the rollback."""
+        """Remember that this generation failed in a sound environment, so that it is not retried. Closing
+        saves this: until then the next run has to finish the rollback."""
         failure = Failure(reason, clock.now())
         self.record = replace(self.record, failed={**self.record.failed, generation: failure})
 
     def _settle(self) -> None:
-        """Makes the disk agree with the record. A run that was killed in the middle of a write leaves a temp
-        file, or a name that is not durable, in a directory that the next run had no reason to touch."""
+        """Make the disk agree with the record. A run killed during a write leaves a temp file, or a name that
+        is not durable, in a directory that the next run had no reason to touch."""
         record = self.record
         directories = {posixpath.dirname(path) for path in record.going(Goes.BACK)}
         directories.update(record.going(Goes.EMPTY))
         for directory in sorted({*directories, paths.WANTS, paths.OBJECTS, paths.OUR_STATE}):
-            with suppress(UnservableHostError):  # a link leads out of the host root by now
+            with suppress(UnservableHostError):  # a link now leads out of the host root
                 for name in self._files.list(directory):
                     if name.startswith(".") and name.endswith(paths.TEMPORARY):
                         self._files.remove(f"{directory}/{name}")
                 self._files.sync(directory)
 
     def close_removed(self, *, undone: bool = False) -> None:
-        """Deletes what is left: empty directories, then the record, then what it refers to. `undone`:
-        the directories that were there before stay.
-
-        Kept edits stay; without any, nothing remains.
-        """
+        """Delete what is left: empty directories, then the record, then what it refers to. `undone`: keep
+        directories that were there before. Kept edits stay; otherwise nothing remains."""
         files = self._files
         tuple(self._set_aside())
         self._settle()
@@ -333,13 +331,13 @@ class RecordStore:
             if not (undone and self.record.owned[directory].was_there):
                 files.remove_empty_directory(directory)
         files.remove(paths.HOLD)
-        # Before the originals: an install that follows a crash here must not trust in what is gone.
+        # Before the originals: after a crash here, an install must not rely on what is gone.
         files.remove(paths.RECORD)
         files.remove_tree(paths.OBJECTS)
         files.remove_empty_directory(paths.OUR_STATE)
 
     def close_as_before(self) -> None:
-        """After a first install or a takeover was undone: nothing is owned, only the failure is
+        """After a first install or a takeover was undone: nothing is owned, and only the failure is
         remembered."""
         record = Record(
             machine_id=self.record.machine_id,

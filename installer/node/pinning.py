@@ -1,4 +1,4 @@
-"""Containers get back the CPUs and the CPU weight that cri-resmgr took from them."""
+"""Give containers back the CPUs and the CPU weight that cri-resmgr took from them."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from installer.model.host import ABSENT, HostSnapshot, RunningContainer
 from installer.model.proxy import NO_CACHE, NO_POLICY, CachedContainer, ProxyCache, parse_cache
 from installer.node.header import is_pending
 
-KERNEL_DEFAULT = 1024  # cpu.shares of a container that was created without
+KERNEL_DEFAULT = 1024  # cpu.shares of a container that was created without any
 LOWEST = 2  # cpu.shares
-_WHOLE_CPU = 1000  # milliCPU: topology-aware gives a Guaranteed pod's container CPUs of its own from there on
+_WHOLE_CPU = 1000  # milliCPU from which topology-aware gives a Guaranteed pod's container its own CPUs
 
 
 def due_shares(container: RunningContainer) -> int:
     """The cpu.shares that it has to keep: those of its creation, or more if it has more now, as after a
-    resize of its pod; 0 if neither is known. For cgroup v2 the least shares that give its weight."""
+    resize of its pod; 0 if neither is known. For cgroup v2 the lowest shares that give its weight."""
     created = 0
     if container.creation is not None:
         found = container.creation.get("cpu_shares") or KERNEL_DEFAULT
@@ -43,9 +43,9 @@ def due_shares(container: RunningContainer) -> int:
 
 
 def is_known(container: RunningContainer, cache: ProxyCache) -> bool:
-    """Whether the proxy knows what it was created with. The cache alone also has those that a start has
-    found: with the policy none without any weight, with another one perhaps with the lowest, which a
-    container that requests nothing also has."""
+    """Whether the proxy knows what it was created with. The cache also lists containers that a start has only
+    found: with the policy none without any weight, with another policy perhaps with the lowest, which a
+    container that requests nothing has as well."""
     known = cache.containers.get(container.id)
     if known is None or (known.request is None and not known.weighed):
         return False
@@ -54,8 +54,8 @@ def is_known(container: RunningContainer, cache: ProxyCache) -> bool:
 
 
 def keeps_weight(container: RunningContainer, cache: ProxyCache) -> bool:
-    """Whether a policy that goes by what the proxy knows leaves it its weight. What the proxy has estimated
-    of a container that it has created itself is rounded, and may be a share too little."""
+    """Whether a policy that relies on the proxy's knowledge leaves it its weight. For a container that the
+    proxy created itself, its estimate is rounded and may be one share too low."""
     if not is_known(container, cache):
         return False
     known = cache.containers[container.id]
@@ -63,46 +63,45 @@ def keeps_weight(container: RunningContainer, cache: ProxyCache) -> bool:
 
 
 def has_own_cpus(known: CachedContainer | None) -> bool:
-    """Whether a policy may give it CPUs of its own: the lowest weight is then what it means."""
+    """Whether a policy may give it CPUs of its own. The lowest weight is intended then."""
     return known is not None and known.guaranteed and (known.request or 0) >= _WHOLE_CPU
 
 
 def _given_shares(known: CachedContainer) -> int:
-    """As kubelet and cri-resmgr compute them: shares = milliCPU * 1024 / 1000, cut off."""
+    """As kubelet and cri-resmgr compute them: shares = milliCPU * 1024 / 1000, truncated."""
     return known.shares or max(LOWEST, (known.request or 0) * 1024 // 1000)
 
 
-# What each container has to get back of the CPUs and the CPU weight that the proxy took from it. Pure.
+# Which CPUs and which CPU weight each container has to get back. Pure.
 #
-# Nothing here guesses. The CPUs and memory nodes are those that kubelet's own managers have assigned, else
-# what a container was created with, else all that it could have. The weight is what kubelet asks for, by its
-# own account. Where kubelet keeps none, a stranger has it in its creation, or in the cache, if it was
-# adopted. In the creation of every other container the proxy has put its own, and the cache tells, rounded,
-# what kubelet had asked for. A weight is only ever raised: the proxy lowers it, so that a higher one is the
-# work of another, such as a resize of the pod.
+# Nothing here guesses. CPUs and memory nodes are those that kubelet's own managers have assigned, else those
+# of the container's creation, else all that it could have. The weight is the one that kubelet has stored. If
+# kubelet stores none: a container that was created outside the proxy has it in its creation, or in the cache
+# if it was adopted. The creation of any other container has the proxy's own, and the cache has kubelet's,
+# rounded. A weight is only ever raised: the proxy lowers it, so a higher one comes from someone else, such as
+# a resize of the pod.
 
 _NOTHING = CpuResources()
 
 
 @dataclass(frozen=True, slots=True)
 class Reset:
-    """A container that has to get something back. `write` has only what differs. `problem` is why it is left
-    alone, empty if it need not be."""
+    """A container that has to get something back."""
 
     container: RunningContainer
-    write: CpuResources = _NOTHING
-    problem: str = ""
+    write: CpuResources = _NOTHING  # only what differs
+    problem: str = ""  # why it is left alone; empty if it is not
 
     @property
     def planned(self) -> str:
-        """What is to be done, for people."""
+        """What will be done, for people."""
         if self.problem:
             return f"leave {self.container.title} as it is: {self.problem}"
         return f"give back to {self.container.title}: {', '.join(self._differences())}"
 
     @property
     def done(self) -> str:
-        """What has been done, for people."""
+        """What was done, for people."""
         if self.problem:
             return f"{self.container.title} did not get back what the proxy took: {self.problem}"
         return f"given back to {self.container.title}: {', '.join(self._differences())}"
@@ -138,23 +137,23 @@ def find_resets(
     *,
     everyone: bool = False,
 ) -> tuple[Reset, ...]:
-    """Those of `containers` that have not all that they should, each with what to write. `everyone`: also if
-    the cache says that the proxy has touched no container."""
+    """The containers that lack something, each with what to write. `everyone`: even if the cache says that
+    the proxy has touched no container."""
     concerned = (each for each in containers if everyone or _concerned(each, cache))
     found = (_reset(container, cache, managers) for container in concerned)
     return tuple(reset for reset in found if reset is not None)
 
 
 def was_cut_off(snapshot: HostSnapshot) -> bool:
-    """Whether a run has ended between the proxy's files. Anybody may have started the proxy with any of the
-    policies that were there meanwhile, and its cache tells of the last one only."""
+    """Whether a run was interrupted between the proxy's files. Anyone may then have started the proxy with
+    any of the policies that were in place meanwhile, and its cache tells only the last one."""
     carrier, process = snapshot.files.get(paths.PROXY_ENVIRONMENT, ABSENT), snapshot.proxy.process
     started_between = process is not None and process.generation.startswith(paths.PENDING)
     return started_between or is_pending(carrier.content or b"")
 
 
 def _concerned(container: RunningContainer, cache: ProxyCache) -> bool:
-    """Under the policy none only what an earlier policy has left behind is the proxy's work."""
+    """Under the policy none, only what an earlier policy has left behind is the proxy's doing."""
     known = cache.containers.get(container.id)
     return cache.policy != NO_POLICY or (known is not None and bool(known.cpus))
 
@@ -181,10 +180,10 @@ def _wanted(
     container: RunningContainer, now: CgroupState, known: CachedContainer, managers: KubeletManagers
 ) -> CpuResources:
     created = container.created or _NOTHING
-    # What the creation of a container behind the proxy says is what the proxy gave it.
+    # For a container created through the proxy, the creation has what the proxy gave it.
     own = _NOTHING if container.through_proxy else created
     cpus = managers.cpus_of(container.pod_uid, container.name) or own.cpus or now.free_cpus
-    # kubelet's memory manager assigns nodes at creation only, where the proxy has put its own.
+    # kubelet's memory manager assigns nodes only at creation, where the proxy has replaced them.
     unknown = container.through_proxy and managers.assigns_memory
     mems = now.mems if unknown else own.mems or now.free_mems
     shares = created.shares or KERNEL_DEFAULT
@@ -198,9 +197,9 @@ def _wanted(
 def _kubelets_shares(known: CachedContainer, created: int) -> int:
     """The cpu.shares that kubelet asked for.
 
-    kubelet: shares = milliCPU * 1024 / 1000, cut off (MilliCPUToShares). The proxy's estimate is kubelet's
-    shares in milliCPU, rounded to the nearest (SharesToMilliCPU of cri-resmgr's cache): of the one or two
-    numbers that give it, the lower one, and the one of the creation where that is one of them.
+    kubelet: shares = milliCPU * 1024 / 1000, truncated (MilliCPUToShares). The proxy's estimate is kubelet's
+    shares in milliCPU, rounded to the nearest (SharesToMilliCPU of cri-resmgr's cache). Of the one or two
+    numbers that round to it, this is the one in the creation, if that is one of them, else the lower one.
     """
     request = known.request or 0
     if known.shares:
@@ -217,19 +216,18 @@ def _estimate(shares: int) -> int:
     return 0 if shares == LOWEST else (shares * 2000 // 1024 + 1) // 2
 
 
-# Gives running containers their CPUs and CPU weight back, straight at the runtime.
+# Give running containers their CPUs and CPU weight back, directly at the runtime.
 #
-# Only while the proxy is stopped: it would overwrite all of it. Nothing is remembered: each call looks anew
-# at what differs, so that after a crash in the middle the next one does the rest, and then nothing.
+# Only while the proxy is stopped: otherwise it would overwrite all of it. Nothing is remembered: each call
+# reads the differences again, so after a crash the next call does the rest.
 
-CACHE_LIMIT = (
-    64 << 20
-)  # bytes of the proxy's cache, some 10 KiB for each container: a longer one says nothing
+CACHE_LIMIT = 64 << 20  # bytes of the proxy's cache (10 KiB per container); a longer one is ignored
 
 
 def give_back(host: Host, endpoint: str, emit: Emit, *, everyone: bool) -> None:
-    """Gives running containers back what the proxy took, and says so; `everyone` as in find_resets. One that
-    cannot get it back is named, and is no failure: nor is it if the runtime cannot be asked."""
+    """Give running containers back what the proxy took, and report it; `everyone` as in find_resets. A
+    container that cannot get it back is reported, which is no failure. Nor is it one if the runtime cannot be
+    asked."""
     try:
         cache, managers = read_cache(host.files), read_managers(host.files)
         resets = find_resets(host.cri.containers(endpoint), cache, managers, everyone=everyone)
@@ -251,7 +249,7 @@ def give_back(host: Host, endpoint: str, emit: Emit, *, everyone: bool) -> None:
 
 
 def _checked(reset: Reset, complaint: str, host: Host) -> Reset:
-    """The kernel's answer counts, not the lack of a complaint."""
+    """The kernel's answer counts, not the absence of a complaint."""
     problem = reset.problem or complaint
     if not problem and (now := host.cri.cgroup(reset.container)) is not None:
         problem = reset.missing(now)
@@ -262,14 +260,14 @@ def read_managers(files: Files) -> KubeletManagers:
     """What kubelet's own CPU and memory managers have assigned."""
     try:
         return parse_managers(files.read(paths.CPU_MANAGER_STATE), files.read(paths.MEMORY_MANAGER_STATE))
-    except UnservableHostError:  # a link leads out of the host root: nothing that kubelet could read
+    except UnservableHostError:  # a link leads out of the host root, so kubelet could not read it either
         return parse_managers(None, None)
 
 
 def read_cache(files: Files) -> ProxyCache:
-    """The proxy's cache; none if it is larger than any that we know."""
+    """The proxy's cache; none if it is larger than any plausible one."""
     try:
         raw = files.read(paths.PROXY_CACHE, CACHE_LIMIT)
-    except UnservableHostError:  # a link leads out of the host root: nothing that our proxy could read
+    except UnservableHostError:  # a link leads out of the host root, so the proxy could not read it either
         return NO_CACHE
     return NO_CACHE if raw is not None and len(raw) >= CACHE_LIMIT else parse_cache(raw)

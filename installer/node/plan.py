@@ -1,11 +1,10 @@
-"""Orders what has to be done. Pure: changes in, steps out.
+"""Order what has to be done. Pure: changes in, steps out.
 
-Forward, the proxy comes first and kubelet moves onto it only when it answers;
-back, kubelet leaves first. In a takeover, kubelet's own files are repaired before
-anything else, so that each boot in between finds a kubelet that needs no proxy.
-In each part the writes follow one law, so that a
-crash at any instant forgets no restart: the generation carrier says `pending`,
-then the other files, then the reload, then the carrier with its real generation.
+Forward, the proxy comes first, and kubelet moves onto it only when it answers. Back, kubelet leaves first. A
+takeover first repairs kubelet's own files, so that a reboot at any point finds a kubelet that needs no proxy.
+Within each part the writes follow one law, so that a crash at any instant forgets no restart: first the
+generation carrier says `pending`, then the other files, then the reload, then the carrier with its real
+generation.
 """
 
 from __future__ import annotations
@@ -34,27 +33,27 @@ from installer.node.off_relay import restart_kubelet, set_hold, start_proxy
 
 
 @dataclass(frozen=True, slots=True)
-class Ways:
-    """How a plan comes from what is there to what should be: all that the difference does not say."""
+class Options:
+    """What a plan needs besides the changes."""
 
-    nonce: str = ""  # makes this run's pending generation unlike any other
+    nonce: str = ""  # makes this run's pending generation unique
     hold: bool = False  # kubelet is held on its base endpoint, which ends with a move to the relay
-    ends_hold: bool = False  # also if kubelet is on the relay already
+    ends_hold: bool = False  # also if kubelet is already on the relay
     torn_cache: bool = False  # no plan, forward or back, starts the proxy on a cache that it cannot read
-    leftovers: tuple[str, ...] = ()  # of cri-resmgr itself: deleted last, also if nothing else is removed
-    returns: bool = False  # what the proxy has set in the kernel comes back
-    runtime: str = ""  # its endpoint, empty if it is not known
-    # The runtime's endpoint where it applies, else empty:
+    leftovers: tuple[str, ...] = ()  # of cri-resmgr itself; deleted last, even if nothing else is removed
+    returns: bool = False  # restore what the proxy has set in the kernel
+    runtime: str = ""  # its endpoint; empty: unknown
+    # The runtime's endpoint if it applies, else empty:
     resets: str = ""  # running containers get their CPUs and weight back while the proxy is stopped
-    adopts: str = ""  # strangers are made known to the proxy before it starts; the step stops it for any
-    refuge: str = ""  # see refuge_of
+    adopts: str = ""  # unknown containers are adopted before the proxy starts; the step stops it if needed
+    leaves_to: str = ""  # see leaves_to
 
 
-def order_steps(desired: Desired, changes: Changes, ways: Ways) -> tuple[Step, ...]:
-    """What removes `changes`."""
-    builder = _Builder(desired, changes, ways)
+def order_steps(desired: Desired, changes: Changes, options: Options) -> tuple[Step, ...]:
+    """The steps that remove `changes`."""
+    builder = _Builder(desired, changes, options)
     if desired.proxy is None:
-        leftovers = (Step(StepKind.DELETE_STATE, path, Part.PROXY) for path in ways.leftovers)
+        leftovers = (Step(StepKind.DELETE_STATE, path, Part.PROXY) for path in options.leftovers)
         return (*builder.kubelet_back(), *builder.proxy_back(), *leftovers)
     steps = [*builder.base_repaired(), *builder.proxy_forward()]
     answered = any(step.kind is StepKind.AWAIT_RELAY for step in steps)
@@ -62,14 +61,14 @@ def order_steps(desired: Desired, changes: Changes, ways: Ways) -> tuple[Step, .
     steps += builder.kubelet_forward(answered=answered)
     steps += builder.last_check(steps)
     ended = any(step.kind is StepKind.CLEAR_HOLD for step in steps)
-    if ways.hold and ways.ends_hold and not ended:
+    if options.hold and options.ends_hold and not ended:
         steps.append(Step(StepKind.CLEAR_HOLD, paths.HOLD, Part.KUBELET))
     return tuple(steps)
 
 
 def build_hold_plan(snapshot: HostSnapshot, reason: str, *, restart: bool) -> Plan:
-    """Holds kubelet on its base endpoint from its next start on; with `restart`, from now on. A person's hold
-    keeps its reason: it is theirs to end."""
+    """Hold kubelet on its base endpoint from its next start on; with `restart`, from now on. A person's hold
+    keeps its reason, since only that person may end it."""
     unit = snapshot.kubelet.unit.name
     steps: tuple[Step, ...] = ()
     if not is_operators(snapshot.hold):
@@ -78,30 +77,30 @@ def build_hold_plan(snapshot: HostSnapshot, reason: str, *, restart: bool) -> Pl
     return Plan(Mode.INSTALL, Desired(), Changes(), unit, steps, parts=frozenset())
 
 
-def refuge_of(
+def leaves_to(
     snapshot: HostSnapshot, changes: Changes, policy: str, runtime: str, *, back: bool = False
 ) -> str:
-    """Where kubelet goes if the proxy starts with this policy more slowly than kubelet may hang on the relay:
-    to `runtime`, or empty: it stays. On the way `back` only a person's hold keeps it, for the good proxy is
-    the last that is tried."""
+    """Where kubelet goes if a start of the proxy with this policy would keep it hanging on the relay for too
+    long: to `runtime`; empty: it stays. In a rollback (`back`) only a person's hold keeps it, because no
+    other proxy is left to try."""
     starts = changes.unit(Part.PROXY) is not None and snapshot.kubelet.on_relay
     slow = back or may_be_slow(policy, snapshot.container_count, snapshot.proxy.last_start)
     return runtime if starts and slow and not is_operators(snapshot.hold) else ""
 
 
 class _Builder:
-    def __init__(self, desired: Desired, changes: Changes, ways: Ways) -> None:
+    def __init__(self, desired: Desired, changes: Changes, options: Options) -> None:
         self._desired = desired
         self._changes = changes
-        self._ways = ways
+        self._options = options
 
     def _files(self, part: Part) -> tuple[FileChange, ...]:
         return tuple(change for change in self._changes.files if change.part is part)
 
     def base_repaired(self) -> Iterable[Step]:
-        """Kubelet's own files without the relay, in a takeover. From then on a start of kubelet needs no
-        proxy, at a boot too. The reload before the proxy's restart makes it so for the unit that is loaded,
-        too: a `Requires=` in it would restart kubelet with the proxy."""
+        """In a takeover: kubelet's own files without the relay. From then on a start of kubelet, also at
+        boot, needs no proxy. The reload before the proxy's restart applies it to the loaded unit as well: a
+        `Requires=` in it would restart kubelet with the proxy."""
         yield from map(_file_step, filter(_repairs_base, self._files(Part.KUBELET)))
 
     def proxy_forward(self) -> Iterable[Step]:
@@ -120,24 +119,24 @@ class _Builder:
             yield Step(StepKind.SIGNAL, unit.name, Part.PROXY)
             yield Step(StepKind.RESTART_IF_REFUSED, unit.name, Part.PROXY)
         if unit.action or unit.awaited:
-            start = start_proxy(self._ways.refuge)
+            start = start_proxy(self._options.leaves_to)
             yield from start if restarts else start[1:]
-            if self._ways.adopts and restarts:
-                yield Step(StepKind.CHECK_WEIGHTS, self._ways.adopts, Part.PROXY)
+            if self._options.adopts and restarts:
+                yield Step(StepKind.CHECK_WEIGHTS, self._options.adopts, Part.PROXY)
 
     def _while_stopped(self) -> Iterable[Step]:
         """What is done to the cache and to containers before the proxy starts."""
-        if self._ways.torn_cache:
+        if self._options.torn_cache:
             yield Step(StepKind.SET_ASIDE_CACHE, paths.PROXY_CACHE, Part.PROXY)
-        if self._ways.resets:
+        if self._options.resets:
             yield Step(StepKind.STOP, paths.PROXY_UNIT, Part.PROXY)
         yield from self._give_back()
-        if self._ways.adopts:
-            yield Step(StepKind.ADOPT, self._ways.adopts, Part.PROXY)
+        if self._options.adopts:
+            yield Step(StepKind.ADOPT, self._options.adopts, Part.PROXY)
 
     def kubelet_forward(self, *, answered: bool) -> Iterable[Step]:
-        """`answered`: the plan has just seen the relay answer. Else that is seen before kubelet moves
-        (R4)."""
+        """`answered`: the plan has just seen the relay answer. Otherwise it has to answer before kubelet
+        moves (R4)."""
         unit = self._changes.unit(Part.KUBELET)
         if unit is None and not self._files(Part.KUBELET):
             return
@@ -145,22 +144,23 @@ class _Builder:
         if unit is not None and unit.action is UnitAction.RESTART:
             if not answered:
                 yield Step(StepKind.AWAIT_RELAY, paths.RELAY_ENDPOINT, Part.KUBELET)
-            if self._ways.hold:
+            if self._options.hold:
                 yield Step(StepKind.CLEAR_HOLD, paths.HOLD, Part.KUBELET)
             yield from restart_kubelet(unit.name)
 
     def last_check(self, steps: list[Step]) -> Iterable[Step]:
-        """What has come while kubelet was still on its base endpoint is not known to a proxy that started
+        """Containers created while kubelet was still on its base endpoint are unknown to a proxy that started
         before."""
         moves = any(step.kind is StepKind.AWAIT_KUBELET for step in steps)
-        if moves and self._ways.adopts:
-            yield Step(StepKind.CHECK_WEIGHTS, self._ways.adopts, Part.PROXY)
+        if moves and self._options.adopts:
+            yield Step(StepKind.CHECK_WEIGHTS, self._options.adopts, Part.PROXY)
 
     def _forward(
         self, part: Part, unit: UnitChange | None, before_start: tuple[Step, ...] = ()
     ) -> Iterable[Step]:
-        """Files, enablement, reload and the carrier last, as the law says. `before_start` comes before it: if
-        the run ends there, a start by anybody else has another generation, and the next run does it."""
+        """Files, enablement, reload and the carrier last, by the law above. `before_start` precedes the
+        carrier: if the run ends there, a start by anyone else has another generation, and the next run redoes
+        it."""
         changed = [change for change in self._files(part) if not _repairs_base(change)]
         carriers = [file for file in self._desired.files if file.part is part and file.generation_carrier]
         restarts = self._changes.restarts(part)
@@ -190,12 +190,12 @@ class _Builder:
 
     def _as_pending(self, carrier: DesiredFile) -> DesiredFile:
         assert isinstance(carrier.content, bytes)
-        return carrier.with_content(with_generation(carrier.content, f"{paths.PENDING}{self._ways.nonce}"))
+        return carrier.with_content(with_generation(carrier.content, f"{paths.PENDING}{self._options.nonce}"))
 
     def kubelet_back(self) -> Iterable[Step]:
         unit = self._changes.unit(Part.KUBELET)
         files = self._files(Part.KUBELET)
-        # The drop-in goes before what it names, so that no start in between finds half of it.
+        # Delete the drop-in before what it names, so that no start in between finds half of it.
         for change in sorted(files, key=lambda c: not c.path.endswith(paths.DROP_IN_NAME)):
             yield _file_step(change)
         if unit is not None and unit.daemon_reload:
@@ -219,17 +219,17 @@ class _Builder:
             yield Step(StepKind.DAEMON_RELOAD, "", Part.PROXY)
 
     def controls(self) -> Iterable[Step]:
-        if self._ways.returns:
-            yield Step(StepKind.RETURN_CONTROLS, self._ways.runtime, Part.PROXY)
+        if self._options.returns:
+            yield Step(StepKind.RETURN_CONTROLS, self._options.runtime, Part.PROXY)
 
     def _give_back(self) -> Iterable[Step]:
-        """The proxy is stopped: else it would overwrite all of it."""
-        if self._ways.resets:
-            yield Step(StepKind.RESET_PINNING, self._ways.resets, Part.PROXY)
+        """While the proxy is stopped: otherwise it would overwrite all of it."""
+        if self._options.resets:
+            yield Step(StepKind.RESET_PINNING, self._options.resets, Part.PROXY)
 
 
 def _repairs_base(change: FileChange) -> bool:
-    """Whether a takeover gives kubelet's own file the runtime's endpoint back."""
+    """Whether a takeover restores the runtime's endpoint in kubelet's own file."""
     ours = change.path == paths.KUBELET_ENVIRONMENT or change.path.endswith(f"/{paths.DROP_IN_NAME}")
     return change.part is Part.KUBELET and change.verb is Verb.RESTORE and not ours
 

@@ -1,8 +1,7 @@
-"""What about this host cannot or should not be served, each with what was found and what would help.
+"""What about this host cannot or should not be served, with what was found and what would help.
 
-Pure: facts in, findings out, all of them at once. How kubelet would be served is
-decided in `kubelet_strategy`; its refusals come in as findings and go out with the rest.
-A refusal ends a run with exit 4 before the first write.
+Pure: facts in, findings out, all of them at once. `kubelet_strategy` decides how kubelet would be served; its
+refusals are reported with the rest. A refusal ends a run with exit 4 before the first write.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ _NEIGHBOURS = (
     (
         "nodeadm",
         "nodeadm configures this node: at each boot it rewrites kubelet's environment file and "
-        "configuration, and our part follows its values when kubelet starts",
+        "configuration; our part picks up its values when kubelet starts",
         "replace nodes rather than editing them, and keep the installer running as a DaemonSet",
     ),
     (
@@ -45,7 +44,7 @@ _NEIGHBOURS = (
         "check that no MachineConfig writes to our paths, and try one node of a pool first",
     ),
 )
-"""What else owns kubelet's unit: part of its services' names, and the finding's code; what that means."""
+"""Other owners of kubelet's unit: part of their services' names (the finding's code), message, hint."""
 _PROXY_ALONE = frozenset({"ExecStart", "Type", "User", "RootDirectory", "PrivateNetwork"})
 _PROXY_NEEDS = frozenset({"Environment", "EnvironmentFile", "ExecStartPre", "ExecStartPost"})
 
@@ -68,10 +67,10 @@ def _check_pause(snapshot: HostSnapshot) -> Iterable[Finding]:
 
 
 def check_host(facts: Facts) -> tuple[Finding, ...]:
-    """What the cheap facts say; asked on every run.
+    """What the cheap facts show, on every run.
 
-    Why kubelet's unit or endpoint cannot be served is left out if the unit is missing or masked: that already
-    is the reason.
+    Why kubelet's unit or endpoint cannot be served is left out if the unit is missing or masked, which is
+    reason enough.
     """
     inputs, snapshot = facts.inputs, facts.snapshot
     unit = tuple(_check_kubelet_unit(facts))
@@ -88,7 +87,7 @@ def check_host(facts: Facts) -> tuple[Finding, ...]:
 
 
 def check_change(facts: Facts) -> tuple[Finding, ...]:
-    """What matters only when something is to be written; `check_host`'s findings come besides."""
+    """What matters only if something is to be written, besides `check_host`'s findings."""
     snapshot, probe, payload = facts.snapshot, facts.probe, facts.inputs.payload
     return (
         *_check_running(facts),
@@ -112,7 +111,7 @@ def check_change(facts: Facts) -> tuple[Finding, ...]:
 
 
 def _check_removal(facts: Facts) -> Iterable[Finding]:
-    """What keeps kubelet from going back to its base endpoint."""
+    """What keeps kubelet from returning to its base endpoint."""
     name = facts.unit.name
     if not facts.restarts_kubelet:
         return
@@ -120,22 +119,21 @@ def _check_removal(facts: Facts) -> Iterable[Finding]:
         message = f"{name} is masked, and would have to restart to leave the proxy"
         yield refusal("kubelet-masked", message, f"find out why, then `systemctl unmask {name}`")
         return
-    why = "kubelet would not come up on it: a kubelet that runs is left alone. Repair it first"
+    why = "kubelet would not start on it, so the running kubelet is left alone. Repair it first"
     yield from _check_runtime(facts.probe, why)
     if facts.settings.removal.successor == "nri":
         yield from _check_successor(facts)
 
 
 def _check_successor(facts: Facts) -> Iterable[Finding]:
-    """Whether an NRI plugin could place containers here. Not asked once kubelet has left the relay: a removal
-    that has begun is finished."""
+    """Whether an NRI plugin could place containers here. Not checked once kubelet has left the relay: a
+    removal that has begun is finished."""
     code, otherwise = "successor-not-ready", "or remove without a successor (removal.successor: none)"
     if facts.probe.no_nri:
         yield refusal(
             code,
             f"no NRI plugin could follow cri-resmgr: {facts.probe.no_nri}",
-            "containerd 2.0 and CRI-O 1.30 do by default, containerd 1.7 if its configuration says so; "
-            + otherwise,
+            "containerd 2.0 and CRI-O 1.30 do by default, containerd 1.7 if so configured; " + otherwise,
         )
     if static := _static_managers(facts):
         yield refusal(
@@ -178,13 +176,13 @@ def _check_kubelet_unit(facts: Facts) -> Iterable[Finding]:
 
 
 def _check_healthz(facts: Facts) -> Iterable[Finding]:
-    """Whether a change of kubelet could be judged afterwards."""
+    """Whether the success of a change of kubelet could be judged."""
     url = facts.settings.kubelet.healthz_url
     if facts.snapshot.kubelet.foreign_healthz:
         port = url.split("/")[2].rpartition(":")[2]
         yield refusal(
             "healthz-foreign",
-            f"another process than {facts.unit.name} listens at {url}: kubelet's health is not known",
+            f"a process other than {facts.unit.name} listens at {url}: kubelet's health is unknown",
             f"`ss -ltnp 'sport = :{port}'` names it: end it, and kubelet takes its port back; or set "
             "kubelet.healthzUrl to kubelet's own address",
         )
@@ -209,7 +207,7 @@ def _check_machine(machine: Machine, payload: Payload | None) -> Iterable[Findin
 
 
 def _check_neighbours(facts: Facts) -> Iterable[Finding]:
-    """Other programs that own kubelet's unit as well, and what that means."""
+    """Other programs that also own kubelet's unit, and what that means."""
     services, kubelet = " ".join(facts.snapshot.machine.services), facts.settings.kubelet
     if "gardener-node-agent" in services and kubelet.drop_in_directory == paths.USUAL_UNITS:
         yield warning(
@@ -237,7 +235,7 @@ def _check_running(facts: Facts) -> Iterable[Finding]:
     elif unit.flapping:
         dead_relay = snapshot.composed and bool(unit.loaded_digest) and not snapshot.proxy.relay_answers
         if facts.moved or dead_relay:
-            return  # our own part keeps it down: then only repairing that, or rolling back, helps
+            return  # our own part keeps it down: only a repair or a rollback helps
         yield refusal(
             "kubelet-crash-looping",
             f"{unit.name} keeps crashing ({unit.active_state}/{unit.sub_state}, result {unit.result}, "
@@ -245,10 +243,10 @@ def _check_running(facts: Facts) -> Iterable[Finding]:
             f"repair kubelet first; `journalctl -u {unit.name} -n 50` says why",
         )
     elif unit.active_state == "inactive":
-        # Activating or deactivating is not refused: it may be a restart by our run that died (R7).
+        # Activating or deactivating is not refused: it may be a restart by a run of ours that died (R7).
         yield refusal(
             "kubelet-stopped",
-            f"{unit.name} is {unit.active_state} ({unit.sub_state}), so no kubelet runs that could be moved",
+            f"{unit.name} is {unit.active_state} ({unit.sub_state}): no running kubelet to move",
             f"`systemctl start {unit.name}` first; if it was stopped on purpose, run the installer later",
         )
 
@@ -264,7 +262,8 @@ def _check_mask(unit: UnitState) -> Iterable[Finding]:
 
 
 def _check_proxy_drop_ins(probe: Probe) -> Iterable[Finding]:
-    """Drop-ins that take lines from the proxy's unit: a failure would be blamed on what is installed."""
+    """Drop-ins that remove needed lines from the proxy's unit. What is installed would be blamed for the
+    failure."""
     for text in probe.proxy_drop_ins:
         lines = [line for line in parse_unit(text) if line.section == "Service"]
         lost = {line.key for line in lines if line.key in _PROXY_ALONE}
@@ -292,8 +291,8 @@ def _check_managers(facts: Facts) -> Iterable[Finding]:
         return
     verb = "are" if static.endswith("s") else "is"
     message = (
-        f"kubelet's {static} {verb} set to the policy static: behind the proxy that has no effect, without "
-        "an error, because cri-resmgr accepts kubelet's updates and drops them"
+        f"kubelet's {static} {verb} set to the policy static, which silently has no effect behind the proxy: "
+        "cri-resmgr accepts kubelet's updates and drops them"
     )
     if facts.settings.kubelet.accept_static_managers:
         yield warning("static-managers", message, "")
@@ -302,7 +301,7 @@ def _check_managers(facts: Facts) -> Iterable[Finding]:
             "static-managers",
             message,
             "set the policy to none in kubelet's configuration, or kubelet.acceptStaticManagers: true if "
-            "cri-resmgr shall do that work",
+            "cri-resmgr is to do that work",
         )
 
 
@@ -316,7 +315,7 @@ def _static_managers(facts: Facts) -> str:
 def _check_pending(facts: Facts) -> Iterable[Finding]:
     unit, changes, request = facts.unit, facts.changes, facts.inputs.request
     if unit.load_state == "masked" or not unit.need_daemon_reload:
-        return  # systemd says that one is needed of every masked unit that has drop-ins
+        return  # for a masked unit with drop-ins, systemd always says that a reload is needed
     reloads = any(change.daemon_reload or change.enable or change.disable for change in changes.units)
     if not (reloads or facts.restarts_kubelet) or _pending_is_ours(unit, facts.desired, changes):
         return
@@ -336,8 +335,8 @@ def _check_pending(facts: Facts) -> Iterable[Finding]:
 
 
 def _pending_is_ours(unit: UnitState, desired: Desired, changes: Changes) -> bool:
-    """Whether our own drop-in explains the pending daemon-reload, because systemd has loaded another text
-    than the file has: our run died between the write and the reload, or the drop-in was removed,
+    """Whether our own drop-in explains the pending daemon-reload, because the file's text is not the one that
+    systemd has loaded: a run of ours died between the write and the reload, or the drop-in was deleted,
     replaced or edited. All of these are ours to repair (R7)."""
     if desired.kubelet is None:
         return False

@@ -1,6 +1,6 @@
-"""What the file systems say: a path that is blocked, a directory that cannot be written to, a full disk.
+"""What the file systems say: a blocked path, a directory that is not writable, a full disk.
 
-Pure, as all of preflight.
+Pure, like all of preflight.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from installer.model.host import Probe
 from installer.model.plan import Changes, Finding, Verb, refusal
 
 _MIB = 1 << 20
-_REMEDY_IMMUTABLE = "find out who made it immutable, then `chattr -i` it; or "
+_REMEDY_IMMUTABLE = "find out why it is immutable, then `chattr -i` it; or "
 _RUN_NEEDED = 16 * _MIB  # systemd's own margin (RELOAD_DISK_SPACE_NEEDED)
-_RESERVE = 8 * _MIB  # bytes, for all our files but the binary
+_RESERVE = 8 * _MIB  # bytes for all our files but the binary
 
 
 def check_file_systems(probe: Probe, changes: Changes, binary_size: int) -> Iterable[Finding]:
-    """`binary_size` in bytes, of the one in the payload."""
+    """`binary_size`: bytes of the payload's binary."""
     yield from _check_directories(probe)
     if any(change.path == paths.BINARY for change in changes.files):
         yield from _check_binary(probe, binary_size)
@@ -27,8 +27,8 @@ def check_file_systems(probe: Probe, changes: Changes, binary_size: int) -> Iter
 
 
 def check_places(changes: Changes) -> tuple[Finding, ...]:
-    """A directory or a device in the place of our file, which cannot be deleted as a file: checked
-    before a removal as well, which would otherwise stop half-way."""
+    """A directory or device in the place of our file, which cannot be deleted as a file. Checked before a
+    removal as well, which would otherwise stop half-way."""
     going = (change for change in changes.files if change.verb in (Verb.DELETE, Verb.RESTORE))
     return tuple(_blocked(change.path, change.before.obstacle) for change in going if change.before.obstacle)
 
@@ -37,7 +37,7 @@ def _blocked(path: str, why: str) -> Finding:
     return refusal(
         "path-blocked",
         f"{path} cannot be installed: {why}",
-        "move it away; the installer leaves it untouched",
+        "move that away; the installer does not touch it",
     )
 
 
@@ -48,7 +48,7 @@ def _check_directories(probe: Probe) -> Iterable[Finding]:
         unit_directory = "/systemd/system" in directory
         yield refusal(
             "unit-directory-read-only" if unit_directory else "directory-not-writable",
-            f"{directory} cannot be written to: {why}",
+            f"{directory} is not writable: {why}",
             f"{_REMEDY_IMMUTABLE if 'immutable' in why else ''}"
             + (
                 "set kubelet.dropInDirectory to a writable unit directory, or mount the host's "
@@ -60,7 +60,7 @@ def _check_directories(probe: Probe) -> Iterable[Finding]:
 
 
 def _check_binary(probe: Probe, size: int) -> Iterable[Finding]:
-    """Two copies: the one put beside the old binary before it takes its place, and the kept one."""
+    """Room for two copies: the new binary beside the old one, and the kept one."""
     needed = 2 * size + _RESERVE
     for directory in (paths.BINARY.rpartition("/")[0], paths.OUR_STATE):
         free = probe.free_bytes.get(directory)
@@ -74,7 +74,7 @@ def _check_binary(probe: Probe, size: int) -> Iterable[Finding]:
 
 
 def _check_run(probe: Probe) -> Iterable[Finding]:
-    """With less systemd reloads nothing, and the proxy cannot say that it serves."""
+    """With less, systemd refuses a daemon-reload, and the proxy cannot write its pid file."""
     free = probe.free_bytes.get(paths.RUN)
     if free is not None and free < _RUN_NEEDED:
         yield refusal(

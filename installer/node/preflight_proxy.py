@@ -1,4 +1,5 @@
-"""Whether cri-resmgr can serve this node: its configuration, the CPUs it asks for, its age and kubelet's."""
+"""Whether cri-resmgr can serve this node: its configuration, the CPUs it asks for, its version and
+kubelet's."""
 
 from __future__ import annotations
 
@@ -23,10 +24,10 @@ if TYPE_CHECKING:
     from installer.node.facts import Facts
 
 
-# What kubelet's version, the proxy's and their CRI mean for each other: said before it hurts.
+# Whether the versions of kubelet and the proxy, and their CRI, go together.
 #
 # The table is in docs/policies.md ("Versions that go together"). cri-resmgr speaks the CRI of Kubernetes
-# 1.29; what is newer does not pass through it, in either direction.
+# 1.29; nothing newer passes through it, in either direction.
 
 _MINOR = re.compile(r"v?1\.([0-9]+)\.")
 _RELEASE = re.compile(r"v?([0-9]+)\.([0-9]+)")
@@ -39,9 +40,9 @@ _RELAYS_RUNTIME_CONFIG = (0, 9)  # cri-resmgr 0.9
 def check_versions(
     kubelet: str, proxy: str, newer_status: Sequence[str] = (), *, restarts: bool, moves: bool
 ) -> Iterable[Finding]:
-    """`kubelet` and `proxy` are versions as the programs say them, empty if unknown: then there is no
-    finding. `newer_status` are the parts of the runtime's Status that the proxy drops. `restarts`: kubelet
-    starts anew; `moves`: from its base endpoint to the relay, which is when an operator can still decide."""
+    """`kubelet` and `proxy` are versions as the programs report them; empty means unknown, and then there is
+    no finding. `newer_status`: parts of the runtime's Status that the proxy drops. `restarts`: kubelet
+    restarts. `moves`: it moves from its base endpoint to the relay, so the operator can still decide."""
     found, release = _MINOR.match(kubelet), _RELEASE.match(proxy)
     if not found:
         return
@@ -57,8 +58,8 @@ def check_versions(
     if moves and minor >= _RESIZE:
         yield warning(
             "in-place-resize",
-            f"kubelet {kubelet} resizes pods in place, and behind the proxy that has no effect, without an "
-            "error: cri-resmgr accepts kubelet's updates and drops them",
+            f"kubelet {kubelet} resizes pods in place, which silently has no effect behind the proxy: "
+            "cri-resmgr accepts kubelet's updates and drops them",
             "recreate pods instead of resizing them on these nodes",
         )
     if moves and minor > _CRI_OF_THE_PROXY:
@@ -66,29 +67,30 @@ def check_versions(
         yield warning(
             "newer-cri",
             f"kubelet {kubelet} is newer than the CRI of cri-resmgr (Kubernetes 1.{_CRI_OF_THE_PROXY}): "
-            f"fields and calls that came later do not pass through it{dropped}",
-            "docs/policies.md has the table; try pods that use newer features on one node first",
+            f"newer fields and calls do not pass through it{dropped}",
+            "docs/policies.md has the table; first try pods that use newer features on one node",
         )
 
 
-# Whether the policy that counts has CPUs for what kubelet has put on the node. Pure.
+# Whether the policy has CPUs for what kubelet has put on the node. Pure.
 #
-# A policy's capacity is not kubelet's: topology-aware takes whole CPUs out of its pool for what is reserved,
-# so with 2 CPUs and 100m reserved it has 1,000m where kubelet allocates nearly 2,000m (seen with the real
-# v0.9.2). What it cannot place at its start runs on with all CPUs; what is created later fails.
+# A policy's capacity is not kubelet's: topology-aware reserves whole CPUs, so with 2 CPUs and 100m reserved
+# it has 1,000m where kubelet allocates nearly 2,000m (seen with the real v0.9.2). Containers that it cannot
+# place at its start keep all CPUs; those created later fail.
 
 _NAMED, _LONGEST = 5, 120  # containers, and letters of each name
 _DOCS = 'docs/policies.md, "A policy\'s capacity"'
 
 
 def _check_cpus(configs: Configs, cpus: str) -> Iterable[Finding]:
-    """Whether the policy that starts now is given CPUs that the node does not have, which ends its start."""
+    """Whether the policy that starts now is given CPUs that the node does not have, so that its start
+    fails."""
     for fault in find_cpu_faults(configs, cpus):
         yield refusal("cpus", fault, "name CPUs that each node with these configs has, or exclude the node")
 
 
 def check_placed(snapshot: HostSnapshot) -> Iterable[Finding]:
-    """Running containers that the policy in force has given no CPUs, by the proxy's own account."""
+    """Running containers to which the active policy has given no CPUs, according to the proxy's cache."""
     policy, cached = policy_in_force(snapshot), snapshot.cache.containers
     places = policy is not None and policy.repins is not Repinning.NOTHING
     if policy is None or not places or not any(one.cpus for one in cached.values()):
@@ -101,15 +103,15 @@ def check_placed(snapshot: HostSnapshot) -> Iterable[Finding]:
         count = f"{len(left)} container{'s' * (len(left) > 1)}"
         yield warning(
             "unplaced",
-            f"the policy {policy.name} had no CPUs for {count} ({named}), which use all CPUs, and fail with "
-            "CreateContainerError when they are created again",
+            f"the policy {policy.name} had no CPUs for {count} ({named}), which use all CPUs now and "
+            "fail with CreateContainerError when they are recreated",
             f"give the policy more CPUs, or the node fewer pods ({_DOCS})",
         )
 
 
 def check_capacity(inputs: Inputs, snapshot: HostSnapshot) -> Iterable[Finding]:
-    """Whether what runs requests more than the policy that starts now will have. Requests are known by the
-    weights that kubelet makes of them."""
+    """Whether the running containers request more than the policy that starts now will have. Their requests
+    are derived from the weights that kubelet has set."""
     containers, asked = snapshot.probe.containers if snapshot.probe else (), inputs.configs.asked
     reserved, cpus = nano_of(asked.reserved), _cpus(containers)
     if not POLICIES[asked.policy].whole_cpus or reserved is None or not cpus:
@@ -120,14 +122,14 @@ def check_capacity(inputs: Inputs, snapshot: HostSnapshot) -> Iterable[Finding]:
     if requested > capacity:
         yield warning(
             "policy-capacity",
-            f"the running containers request {requested}m CPU, and {asked.policy} will have {capacity}m for "
-            f"them: {cpus} CPUs without the whole ones that it takes for {asked.reserved} reserved",
+            f"the running containers request {requested}m CPU, but {asked.policy} will have {capacity}m for "
+            f"them: {cpus} CPUs minus the whole ones that it takes for {asked.reserved} reserved",
             f"reserve less, run fewer pods, or keep kubelet's allocatable below that ({_DOCS})",
         )
 
 
 def _cpus(containers: Iterable[RunningContainer]) -> int:
-    """How many the node has, by what its containers may use."""
+    """How many CPUs the node has, by what its containers may use."""
     free = (one.cgroup.free_cpus for one in containers if one.cgroup is not None)
     try:
         return max((len(parse_list(each)) for each in free), default=0)
@@ -139,7 +141,7 @@ _CONTAINERS_NAMED = 10
 
 
 def check_start(facts: Facts) -> Iterable[Finding]:
-    """What a start of the proxy would do to the containers that run."""
+    """What a start of the proxy would do to the running containers."""
     if facts.starts_proxy:
         yield from _check_repinning(facts)
         yield from check_capacity(facts.inputs, facts.snapshot)
@@ -148,23 +150,24 @@ def check_start(facts: Facts) -> Iterable[Finding]:
 
 
 def check_empty(facts: Facts) -> Iterable[Finding]:
-    """A directory of configs that is there and holds none."""
+    """A configs directory that exists and is empty."""
     request, configs, changes = facts.inputs.request, facts.inputs.configs, facts.changes
     given = (configs.fallback, configs.force, configs.extra_options)
     if request.configs is None or any(content is not None for content in given):
         return
     message = f"--configs {request.configs} is empty, which means no configs: the policy none"
-    lost = [change.path for change in changes.files if change.path in paths.CONFIG_FILES and _says(change)]
+    configs_changed = (change for change in changes.files if change.path in paths.CONFIG_FILES)
+    lost = [change.path for change in configs_changed if _loses_configuration(change)]
     if lost:
         hint = (
-            "if that is not meant, put the configs there (in a pod: look at the ConfigMap and its keys); "
-            "if it is, --default-configs says so"
+            "if that is not intended, put the configs there (in a pod: check the ConfigMap and its keys); "
+            "if it is, use --default-configs"
         )
-        yield warning("configs-empty", f"{message}. This node has had others: {', '.join(lost)}", hint)
+        yield warning("configs-empty", f"{message}. This node had others: {', '.join(lost)}", hint)
 
 
-def _says(change: FileChange) -> bool:
-    """Whether it takes away a configuration that is not the default."""
+def _loses_configuration(change: FileChange) -> bool:
+    """Whether it removes a configuration that is not the default."""
     before = change.before.content or b""
     return without_header(before) not in (before, DEFAULT_FALLBACK)
 
@@ -174,9 +177,9 @@ def check_cache(facts: Facts) -> Iterable[Finding]:
     if cache.torn:
         yield warning(
             "torn-cache",
-            f"cri-resmgr's cache ({paths.PROXY_CACHE}) is torn, as a power loss may leave it: no start of "
-            f"the proxy can read it. It is kept as {paths.TORN_CACHE} when the proxy is restarted",
-            "the proxy then knows no container that runs, as after a first install",
+            f"cri-resmgr's cache ({paths.PROXY_CACHE}) is torn, probably by a power loss: no start of the "
+            f"proxy can read it. It is moved to {paths.TORN_CACHE} when the proxy is restarted",
+            "the proxy then knows no running container, as after a first install",
         )
     if facts.inputs.configs.force is not None or not cache.agent:
         return
@@ -184,19 +187,19 @@ def check_cache(facts: Facts) -> Iterable[Finding]:
     yield warning(
         "cached-configuration",
         f"cri-resmgr's cache ({paths.PROXY_CACHE}) holds a configuration from its agent (policy {policy}), "
-        "and that one takes precedence: fallback.cfg has no effect on this node",
-        "use force.cfg, which goes before it",
+        "which takes precedence: fallback.cfg has no effect on this node",
+        "use force.cfg, which takes precedence over it",
     )
 
 
 def _check_cgroups(facts: Facts) -> Iterable[Finding]:
-    """cri-resmgr reads a pod's QoS class from its cgroup's name, and gives containers of a pod without one
-    the lowest weight, whatever kubelet asks for them (seen with the real v0.9.2)."""
+    """cri-resmgr reads a pod's QoS class from its cgroup's name. It gives containers of a pod without one the
+    lowest weight, whatever kubelet asks for (seen with the real v0.9.2)."""
     policy = facts.asked
     if not facts.kubelet.cgroups_per_qos and policy.repins is Repinning.CPUS_AND_WEIGHT:
         yield refusal(
             "cgroups-per-qos",
-            "kubelet has cgroupsPerQOS: false, so its pods have no cgroup of their class: the policy "
+            "kubelet has cgroupsPerQOS: false, so its pods have no cgroup of their QoS class: the policy "
             f"{policy.name} would cut the CPU weight of every container to the minimum",
             "set cgroupsPerQOS: true in kubelet's configuration (and drain the node), or use a policy that "
             "leaves weights alone: none, balloons, podpools",
@@ -204,15 +207,15 @@ def _check_cgroups(facts: Facts) -> Iterable[Finding]:
 
 
 def _check_repinning(facts: Facts) -> Iterable[Finding]:
-    """Containers that a start of the proxy would pin anew."""
-    policy, (adoptable, others) = facts.asked, facts.strangers
+    """Containers that a start of the proxy would re-pin."""
+    policy, (adoptable, others) = facts.asked, facts.unknown
     adopts = facts.settings.proxy.existing_containers == "adopt"
-    strangers = [one for one, _why in others] + ([] if adopts else adoptable)
-    if policy.repins is Repinning.NOTHING or not strangers:
+    repinned = [one for one, _why in others] + ([] if adopts else adoptable)
+    if policy.repins is Repinning.NOTHING or not repinned:
         return
     cut = policy.repins is Repinning.CPUS_AND_WEIGHT
-    some = f"{len(strangers)} running container{'s' * (len(strangers) > 1)}"
-    named = name_some(sorted(one.title for one in strangers), _CONTAINERS_NAMED)
+    some = f"{len(repinned)} running container{'s' * (len(repinned) > 1)}"
+    named = name_some(sorted(one.title for one in repinned), _CONTAINERS_NAMED)
     message = (
         f"the policy {policy.name} (from {policy.source}) would at once re-pin {some} "
         "that were not created through the proxy, or that its cache does not know"
@@ -222,12 +225,12 @@ def _check_repinning(facts: Facts) -> Iterable[Finding]:
     if adopts:
         reasons = "; ".join(sorted({why for _one, why in others}))
         hint = (
-            f"they cannot be adopted: {reasons}. Install with the policy none and recreate their pods: what "
-            "is created through the proxy is known to it"
+            f"they cannot be adopted: {reasons}. Install with the policy none and recreate their pods: the "
+            "proxy knows what is created through it"
         )
     else:
         hint = (
-            "proxy.existingContainers: adopt tells the proxy what they were created with, so that they keep "
-            "their weight; or install with the policy none and recreate their pods"
+            "set proxy.existingContainers: adopt, which lets them keep their weight; or install with the "
+            "policy none and recreate their pods"
         )
     yield refusal("repinning", message, hint)

@@ -1,8 +1,8 @@
-"""Waits for cri-resmgr: while it starts, and while it reads its force.cfg again.
+"""Wait for cri-resmgr: while it starts, and while it re-reads its force.cfg.
 
-cri-resmgr places every container before it answers, and how long that takes is not known: a number of seconds
-is too few on a busy machine, and too many for a process that hangs. So a wait goes on while the process gets
-on: its unit's journal grows, or it uses the CPU.
+cri-resmgr places every container before it answers, and how long that takes is unknown. A fixed number of
+seconds is too short on a busy machine and too long for a process that hangs. So a wait continues while the
+process makes progress: its unit logs something, or it uses CPU time.
 """
 
 from __future__ import annotations
@@ -21,61 +21,61 @@ from installer.model.host import UnitState
 from installer.model.limits import ANSWER_SECONDS, HURRIED_SECONDS, answer_seconds
 
 STILL = 10.0
-"""Seconds without a sign of work, after which nothing more is expected."""
+"""Seconds without progress after which none is expected any more."""
 
-_WORKS = 0.1  # seconds of CPU time in these, which answering kubelet alone does not take
-_EACH = 1.0  # seconds between two looks: the journal is read by a process
+_WORKS = 0.1  # seconds of CPU time within STILL; merely answering kubelet takes less
+_EACH = 1.0  # seconds between two samples: reading the journal starts a process
 
 
 @dataclass(frozen=True, slots=True)
-class _Look:
+class _Sample:
     at: float
     lines: int
     cpu: float
 
 
-class AtWork:
-    """The main process of a unit, as it was when the wait began; `cursor` is where the journal ended then.
-    `said` are the lines since."""
+class Activity:
+    """Whether the main process of a unit makes progress. `cursor` is the journal's end when the wait began;
+    `logged` are the lines since."""
 
     def __init__(self, unit: UnitState, cursor: str, host: Host) -> None:
         self._unit, self._cursor, self._host = unit, cursor, host
-        self.said: tuple[str, ...] = ()
-        self._looks = deque([self._look()])
+        self.logged: tuple[str, ...] = ()
+        self._samples = deque([self._sample()])
 
-    def look(self) -> None:
-        """As often as is waited: it looks no more than once a second."""
-        if self._host.clock.monotonic() - self._looks[-1].at >= _EACH:
-            self._looks.append(self._look())
-        while len(self._looks) > 1 and self._looks[-1].at - self._looks[1].at >= STILL:
-            self._looks.popleft()
+    def update(self) -> None:
+        """Take a sample, at most once a second, however often this is called."""
+        if self._host.clock.monotonic() - self._samples[-1].at >= _EACH:
+            self._samples.append(self._sample())
+        while len(self._samples) > 1 and self._samples[-1].at - self._samples[1].at >= STILL:
+            self._samples.popleft()
 
     @property
-    def gets_on(self) -> bool:
-        """Whether it has moved within the last ten seconds, as far as they were looked at."""
-        first, last = self._looks[0], self._looks[-1]
+    def progresses(self) -> bool:
+        """Whether it has made progress within the last STILL seconds, as far as there are samples."""
+        first, last = self._samples[0], self._samples[-1]
         return last.lines > first.lines or last.cpu - first.cpu >= _WORKS
 
-    def _look(self) -> _Look:
-        self.said = self._host.journal.since(self._unit.name, self._cursor)
+    def _sample(self) -> _Sample:
+        self.logged = self._host.journal.since(self._unit.name, self._cursor)
         process = self._host.processes.get(self._unit.main_pid)
-        return _Look(self._host.clock.monotonic(), len(self.said), process.cpu if process else 0.0)
+        return _Sample(self._host.clock.monotonic(), len(self.logged), process.cpu if process else 0.0)
 
 
 class Patience:
-    """Lasts until `deadline`, and then for as long as the process gets on, but not beyond `furthest`; both on
-    the host's clock."""
+    """Lasts until `deadline`, and then as long as the process makes progress, but not beyond `furthest`; both
+    on the host's clock."""
 
-    def __init__(self, work: AtWork, deadline: float, furthest: float, host: Host) -> None:
-        self._work, self._host = work, host
+    def __init__(self, activity: Activity, deadline: float, furthest: float, host: Host) -> None:
+        self._activity, self._host = activity, host
         self._deadline, self._furthest = deadline, max(deadline, furthest)
 
     @property
     def left(self) -> float:
-        """Seconds; none when it is over."""
-        self._work.look()
+        """Seconds; 0 when it is over."""
+        self._activity.update()
         now = self._host.clock.monotonic()
-        if now >= self._deadline and not self._work.gets_on:
+        if now >= self._deadline and not self._activity.progresses:
             return 0.0
         return max(0.0, (self._deadline if now < self._deadline else self._furthest) - now)
 
@@ -85,14 +85,14 @@ TOO_LONG = "it took too long"
 
 
 def why_not_started(host: Host, age: float, longest: float, furthest: float = 0.0) -> str:
-    """Waits until the relay answers, and returns why it does not; empty if it does. A process may get as old
-    as `age` until then, and the wait takes at most `longest`; one that gets on is waited for until it is as
-    old as `furthest`. All in seconds."""
+    """Wait until the relay answers, and return why it does not; empty if it does. By then a process may be at
+    most `age` old, and the wait takes at most `longest`. A process that makes progress may get as old as
+    `furthest`. All in seconds."""
     unit, began = host.systemd.unit(paths.PROXY_UNIT), host.clock.monotonic()
     process = host.processes.get(unit.main_pid)
     end = began + (min(longest, age - process.age) if process else 0.0)
     far = began + furthest - (process.age if process else furthest)
-    patience = Patience(AtWork(unit, host.journal.cursor(), host), end, far, host)
+    patience = Patience(Activity(unit, host.journal.cursor(), host), end, far, host)
     while not host.cri.answers(paths.RELAY_ENDPOINT, answer_seconds(end - host.clock.monotonic())):
         now = host.systemd.unit(unit.name)
         if not now.main_pid or now.main_pid != unit.main_pid:
@@ -104,8 +104,8 @@ def why_not_started(host: Host, age: float, longest: float, furthest: float = 0.
 
 
 def why_not_ready(host: Host, endpoint: str, patience: Patience, check: Callable[[UnitState], None]) -> str:
-    """Waits until CRI Version and Status say that it is ready, and returns why not; empty if it is. `check`
-    is given the proxy's unit each time, and raises where there is nothing left to wait for."""
+    """Wait until CRI Version and Status say that it is ready, and return why not; empty if it is. `check`
+    gets the proxy's unit each time, and raises if there is nothing left to wait for."""
     reason = "it did not answer"
     while (left := patience.left) > 0:
         try:
@@ -121,30 +121,32 @@ def why_not_ready(host: Host, endpoint: str, patience: Patience, check: Callable
     return reason
 
 
-# Whether cri-resmgr has taken a force.cfg that it was signalled to read again.
+# Whether cri-resmgr has taken up a force.cfg that it was signalled to re-read.
 #
-# It says so in its journal only. It may refuse what a fresh start accepts, and then all that comes later,
-# too, until it is restarted.
+# Only its journal tells. It may refuse what a fresh start accepts, and then everything later as well, until
+# it is restarted.
 
-_ASK_EACH = 1.0  # seconds: whether the relay answers
+_ASK_EACH = 1.0  # seconds between two calls to the relay
 _ASK_JOURNAL_EACH = 0.1
-# What cri-resmgr v0.8 - v0.9.2 says at the end (pkg/cri/resource-manager).
+# What cri-resmgr v0.8 - v0.9.2 logs at the end (pkg/cri/resource-manager).
 _TAKEN, _REFUSED = "successfully switched", "failed to reload"
 
 
 def why_not_taken(
     unit: UnitState, cursor: str, host: Host, longest: float, silence: float = math.inf
 ) -> tuple[str, float]:
-    """Waits for its answer to a signal: why it has not taken the file, empty if it has; and when its relay
-    was last seen to answer. `unit` is the proxy's unit as it was before the signal, `cursor` where the
-    journal ended then.
+    """Wait for its reaction to a signal. Returns why it has not taken up the file, empty if it has, and when
+    its relay was last seen to answer. `unit` is the proxy's unit as it was before the signal, `cursor` the
+    journal's end at that time.
 
-    It places each container anew (up to 40 ms for each): the wait goes on while it gets on, at most `longest`
-    seconds, and its relay is not silent for more than `silence` seconds, for kubelet may hang on it."""
+    It places each container again (up to 40 ms each), so the wait continues while it makes progress, at most
+    `longest` seconds, and at most `silence` seconds without an answer of its relay, since kubelet may hang on
+    it.
+    """
     began = answered = asked = host.clock.monotonic()
-    work = AtWork(unit, cursor, host)
+    activity = Activity(unit, cursor, host)
     while True:
-        for line in work.said:
+        for line in activity.logged:
             if _TAKEN in line:
                 return "", answered
             if _REFUSED in line:
@@ -152,7 +154,7 @@ def why_not_taken(
         if host.systemd.unit(unit.name).main_pid != unit.main_pid:
             return "it has ended instead", answered
         now = host.clock.monotonic()
-        if now - began >= STILL and (not work.gets_on or now - began >= longest):
+        if now - began >= STILL and (not activity.progresses or now - began >= longest):
             return f"its journal does not mention it within {now - began:.0f} s", answered
         if silence < math.inf and now - asked >= _ASK_EACH:
             answers = host.cri.answers(paths.RELAY_ENDPOINT, HURRIED_SECONDS)
@@ -161,43 +163,40 @@ def why_not_taken(
             if asked - answered >= silence:
                 return f"its relay does not answer, {asked - began:.0f} s after the signal", answered
         host.clock.sleep(_ASK_JOURNAL_EACH)
-        work.look()
+        activity.update()
 
 
-# While the proxy is stopped and is to be started again: what keeps kubelet from being left on a dead relay.
+# While the proxy is stopped to be started again, kubelet must not be left on a dead relay.
 #
-# Kubelet hangs on the relay meanwhile, and could not start our pod, which would repair it. So no signal ends
-# a run in this gap, and where kubelet does hang, systemd has promised before the stop to start the proxy,
-# should this run be killed.
+# A kubelet that hangs on the relay could not start our pod, which would repair it. So no signal ends a run
+# during this downtime, and if kubelet does hang, a timer of systemd is armed before the stop, which starts
+# the proxy if this run is killed.
 
 _SECONDS = 20.0  # from the stop on; the node goes NotReady ~31 s after its relay has gone
 
 
-class Gap:
-    """`is_open` from before the stop until the proxy has started."""
+class Downtime:
+    """The proxy's: `lasts` from before the stop until it has started."""
 
     def __init__(self, systemd: Systemd, emit: Emit) -> None:
         self._systemd, self._emit = systemd, emit
-        self.is_open = False
+        self.lasts = False
 
-    def open(self, *, kubelet_hangs: bool) -> None:
-        self.is_open = True
+    def begin(self, *, kubelet_hangs: bool) -> None:
+        self.lasts = True
         try:
             if kubelet_hangs:
                 self._systemd.arm_start(paths.PROXY_UNIT, _SECONDS)
         except SystemdError as error:
-            data = {"code": "gap", "hint": "if this run is killed now, the next one starts the proxy"}
-            self._emit(
-                Event(
-                    "warning", f"cannot arm the systemd timer that restarts the proxy: {error.message}", data
-                )
-            )
+            message = f"cannot arm the systemd timer that restarts the proxy: {error.message}"
+            hint = "if this run is killed now, the next one starts the proxy"
+            self._emit(Event("warning", message, {"code": "proxy-timer", "hint": hint}))
 
-    def close(self) -> None:
-        self.is_open = False
-        self.kubelet_has_left()
+    def end(self) -> None:
+        self.lasts = False
+        self.disarm()
 
-    def kubelet_has_left(self) -> None:
-        """Ends what systemd has promised, to us or to a run that was killed."""
-        with suppress(SystemdError):  # at worst it starts what runs: nothing
+    def disarm(self) -> None:
+        """Cancel the timer of this run, or of one that was killed."""
+        with suppress(SystemdError):  # at worst it starts a proxy that is already running
             self._systemd.disarm_start(paths.PROXY_UNIT)

@@ -1,4 +1,4 @@
-"""The story: how a host comes to be as desired, and stays as it was if that fails."""
+"""How a host is brought to the desired state, and stays as it was if that fails. Start reading here."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from installer.model.names import Mode
 from installer.model.plan import Assessment, Changes, Desired, Finding
 from installer.model.proxy import DEFAULT_FALLBACK, PolicyInForce
 from installer.node.assess import WEIGHT_TAKEN, assess, needs_probe, probed_endpoint
-from installer.node.decide import UNTOUCHED, check_pause, check_run, is_remembered, say
+from installer.node.decide import UNTOUCHED, check_pause, check_run, emit_warnings, is_remembered
 from installer.node.desired import fleet_generation
 from installer.node.header import without_header
 from installer.node.kept import good_content, good_desired, lost_files
@@ -37,19 +37,19 @@ from installer.node.record import Record, RecordStatus, is_open, load_record, ma
 from installer.node.run import Run
 from installer.node.snapshot import read_machine, take_snapshot, with_probe
 
-_KEPT = "the last good generation is kept in place meanwhile"
+_KEPT = "the last good generation stays in place meanwhile"
 _REPAIRED = "the last good generation was repaired, and nothing else was touched"
 
 
 def reconcile(request: Request, host: Host, emit: Emit) -> bool:
-    """Converges the host, once, under its lock. Says whether anything was changed.
+    """Converge the host, once, under its lock. Return whether anything was changed.
 
-    Raises InvalidInputError and UnservableHostError with nothing touched, RolledBackError with
-    the previous state in place, RollbackFailedError, BusyHostError, InterruptedRunError.
+    Raises InvalidInputError and UnservableHostError with nothing touched, RolledBackError with the previous
+    state in place, RollbackFailedError, BusyHostError, InterruptedRunError.
     """
     with host.lock(), _explained(request, host) as asked:
         try:
-            run, inputs, assessment = _look(request, host, emit)
+            run, inputs, assessment = _assess(request, host, emit)
             asked.append(inputs)
             check_run(inputs, assessment, run)
         except (InvalidInputError, UnservableHostError, RolledBackError) as error:
@@ -64,35 +64,35 @@ def reconcile(request: Request, host: Host, emit: Emit) -> bool:
         _warn_unknown_health(after, emit)
         unplaced = tuple(check_placed(after))
         if plan.steps:
-            say(unplaced, emit)
+            emit_warnings(unplaced, emit)
         emit(_converged(assessment, after, inputs, unplaced))
         return bool(plan.steps)
 
 
-def look(request: Request, host: Host) -> Assessment:
-    """What a run would do. Touches nothing. With `request.inspect` the host is compared with the last good
-    generation where payload or configs are not given.
+def inspect(request: Request, host: Host) -> Assessment:
+    """What a run would do. Touches nothing. With `request.inspect`, if payload or configs are not given, the
+    host is compared with the last good generation.
 
     Raises InvalidInputError, UnservableHostError.
     """
-    return _look(request, host, silent)[2]
+    return _assess(request, host, silent)[2]
 
 
-def rehearse(request: Request, host: Host) -> tuple[Assessment, InstallerError | None]:
-    """What a run would do, decided as it would decide, and the error that it would end with instead of doing
-    all of its plan; refusals are in the plan. Touches nothing. `host` needs a validator that works without
+def preview(request: Request, host: Host) -> tuple[Assessment, InstallerError | None]:
+    """What a run would do, with the same decisions, and the error with which it would end instead of carrying
+    out its whole plan. Refusals are in the plan. Touches nothing. `host` needs a validator that works without
     the host's lock.
 
-    Raises InvalidInputError, UnservableHostError where there is no plan to show.
+    Raises InvalidInputError and UnservableHostError if there is no plan to show.
     """
-    run, inputs, assessment = _look(request, host, silent)
+    run, inputs, assessment = _assess(request, host, silent)
     try:
         check_run(inputs, assessment, run)
     except InstallerError as error:
         if assessment.plan.refusals:
             return assessment, None
         if is_remembered(error):
-            kept = _look_at_good(request, host, silent)
+            kept = _assess_good(request, host, silent)
             nothing = replace(assessment.plan, changes=Changes(), steps=(), resets=())
             assessment = kept[1] if kept else replace(assessment, plan=nothing, payload_version="")
             if kept:
@@ -101,7 +101,7 @@ def rehearse(request: Request, host: Host) -> tuple[Assessment, InstallerError |
     return assessment, None
 
 
-def _look(request: Request, host: Host, emit: Emit) -> tuple[Run, Inputs, Assessment]:
+def _assess(request: Request, host: Host, emit: Emit) -> tuple[Run, Inputs, Assessment]:
     try:
         machine = read_machine(host)
         store = RecordStore(host.files, load_record(host.files, machine.machine_id, machine.hostname))
@@ -109,12 +109,12 @@ def _look(request: Request, host: Host, emit: Emit) -> tuple[Run, Inputs, Assess
         inputs = load_inputs(request, store.record.known_digest)
         forgotten = _forgotten_configs(request, store.record, host)
         if forgotten and not request.inspect:
-            raise _forgot(forgotten)
+            raise _configs_missing(forgotten)
         installed = request.inspect and (request.payload is None or bool(forgotten))
         desired = (good_desired(store.record, host.files) or Desired()) if installed else None
         kubelet = request.settings.kubelet
         if store.status not in (RecordStatus.OK, RecordStatus.FOREIGN):
-            store.adopt(possible_drop_ins(kubelet), inputs.payload_digest, request.without_record)
+            store.reconstruct(possible_drop_ins(kubelet), inputs.payload_digest, request.without_record)
         snapshot = take_snapshot(host, machine, request.settings, store.record)
         snapshot, noted = _consider_earlier(request, host, store, snapshot)
         snapshot = store.with_damage(snapshot, give_up=request.without_record)
@@ -136,11 +136,10 @@ def _look(request: Request, host: Host, emit: Emit) -> tuple[Run, Inputs, Assess
 def _consider_earlier(
     request: Request, host: Host, store: RecordStore, snapshot: HostSnapshot
 ) -> tuple[HostSnapshot, tuple[Finding, ...]]:
-    """The snapshot that the run continues with, and what is to be said of another installer's work, if
-    any."""
+    """The snapshot with which the run continues, and the findings about another installer's work, if any."""
     if not may_be_earlier(snapshot, store.record):
         return snapshot, ()
-    from installer.node.takeover import consider  # late: on most nodes there is nothing
+    from installer.node.takeover import consider  # late: most nodes have none
 
     def look(record: Record) -> HostSnapshot:
         return take_snapshot(host, snapshot.machine, request.settings, record)
@@ -159,16 +158,16 @@ def _forgotten_configs(request: Request, record: Record, host: Host) -> list[str
     return [path for path, content in kept.items() if content is not None]
 
 
-def _forgot(found: list[str]) -> InvalidInputError:
+def _configs_missing(found: list[str]) -> InvalidInputError:
     return InvalidInputError(
         [f"--configs is missing: this node was installed with configs ({', '.join(found)})"],
-        "give the same directory again with --configs, or, if the policy none is what you want, "
-        "--default-configs; nothing was touched",
+        "give the same directory again with --configs or, if you want the policy none, --default-configs; "
+        "nothing was touched",
     )
 
 
 def _is_to_be_closed(assessment: Assessment, run: Run) -> bool:
-    """Whether a run that changes nothing on the host has to write in the record how it ended."""
+    """Whether a run that changes nothing on the host has to write its end into the record."""
     plan, snapshot = assessment.plan, assessment.snapshot
     reduced = any(finding.code == WEIGHT_TAKEN for finding in plan.findings)
     unkept = is_open(run.store.record, plan.desired) or bool(snapshot.damaged)
@@ -177,14 +176,15 @@ def _is_to_be_closed(assessment: Assessment, run: Run) -> bool:
 
 
 def _keep_good(error: InstallerError, request: Request, host: Host, emit: Emit) -> None:
-    """Repairs the last good generation, which `error` does not concern: where nobody watches the run, and
-    while a generation that failed is not tried again. The hint of `error` says so.
+    """Repair the last good generation, which `error` does not concern: in an unattended run, and while a
+    failed generation is not retried. The hint of `error` then says so.
 
-    Raises InstallerError."""
+    Raises InstallerError.
+    """
     remembered = is_remembered(error)
     if request.mode is Mode.REMOVE or not (request.unattended or remembered):
         return
-    found = _look_at_good(request, host, emit)
+    found = _assess_good(request, host, emit)
     if found is None:
         return
     run, good = found
@@ -199,15 +199,15 @@ def _keep_good(error: InstallerError, request: Request, host: Host, emit: Emit) 
 
     repair(request, good, run)
     if not remembered:
-        told = error.hint.removesuffix(UNTOUCHED).removesuffix("; ")
-        error.hint = f"{told}; {_REPAIRED}" if told else _REPAIRED
+        hint = error.hint.removesuffix(UNTOUCHED).removesuffix("; ")
+        error.hint = f"{hint}; {_REPAIRED}" if hint else _REPAIRED
 
 
-def _look_at_good(request: Request, host: Host, emit: Emit) -> tuple[Run, Assessment] | None:
-    """What repairs the last good generation; None if there is none, if its content is lost, or if a person
-    holds kubelet: it stays as it is."""
+def _assess_good(request: Request, host: Host, emit: Emit) -> tuple[Run, Assessment] | None:
+    """What would repair the last good generation. None if there is none, if its content is lost, or if a
+    person holds kubelet."""
     asked = replace(request, payload=None, configs=None, inspect=True, take_over=False)
-    run, _, good = _look(asked, host, emit)
+    run, _, good = _assess(asked, host, emit)
     record, snapshot = run.store.record, good.snapshot
     held = snapshot.hold and not is_of_a_run(snapshot.hold)
     lost = record.good is None or lost_files(record, snapshot)
@@ -216,8 +216,8 @@ def _look_at_good(request: Request, host: Host, emit: Emit) -> tuple[Run, Assess
 
 @contextmanager
 def _explained(request: Request, host: Host) -> Iterator[list[Inputs]]:
-    """Adds to the error of an unattended run what is still installed, as another look shows it, and which
-    generation was asked for: that of the last element, if there is one."""
+    """Add to the error of an unattended run what is still installed, by reading the host again, and the
+    generation that was asked for: that of the yielded list's last element, if it has one."""
     asked = list[Inputs]()
     try:
         yield asked
@@ -230,7 +230,7 @@ def _explained(request: Request, host: Host) -> Iterator[list[Inputs]]:
 
 
 def _installed(request: Request, host: Host) -> dict[str, str]:
-    """Empty where no generation is good. Raises InstallerError and OSError."""
+    """Empty if no generation is good. Raises InstallerError and OSError."""
     machine = read_machine(host)
     store = RecordStore(host.files, load_record(host.files, machine.machine_id, machine.hostname))
     good = store.record.good
@@ -248,7 +248,7 @@ def _named(policy: PolicyInForce | None) -> dict[str, str]:
 
 
 def _warn_unlabelled(run: Run) -> None:
-    """A node works without labels, until its policy forbids what it has no label for."""
+    """A node works without labels, until its SELinux policy forbids something that lacks one."""
     unlabelled = run.host.files.unlabelled
     if unlabelled:
         more = f", and {len(unlabelled) - 1} more" if len(unlabelled) > 1 else ""
@@ -259,7 +259,7 @@ def _warn_unlabelled(run: Run) -> None:
 
 def _warn_unknown_health(after: HostSnapshot, emit: Emit) -> None:
     if after.kubelet.foreign_healthz:
-        message = "another process answers on kubelet's healthz: whether kubelet is healthy is unknown"
+        message = "another process answers on kubelet's healthz: kubelet's health is unknown"
         hint = "`cri-resmgr-installer status` says more; end that process, and kubelet takes its port back"
         emit(Event("warning", message, {"code": "healthz-foreign", "hint": hint}))
 

@@ -1,8 +1,8 @@
 """What we own on the host, kept below /var/lib/cri-resmgr-installer.
 
-The record says what is ours to remove and what to give back; it never says what
-the host is like: that is observed. Pure functions return a new `Record`; only
-`load_record`, `save_record` and the object store touch the host.
+The record says what is ours to remove and what to give back. It never says what the host is like: that is
+observed. Pure functions return a new `Record`; only `load_record`, `save_record` and the object store touch
+the host.
 
 A crash in any function leaves the old record or the new one, never a part of one.
 """
@@ -36,12 +36,12 @@ if TYPE_CHECKING:
     from pydantic import TypeAdapter
 
 SCHEMA = 1
-_READABLE_SCHEMA = SCHEMA + 1  # the next version promises that we can still run and remove what it wrote
+_READABLE_SCHEMA = SCHEMA + 1  # the next version promises that we can run and remove what it wrote
 _RECORD_LIMIT = 8 << 20  # bytes
-# The last line of the file covers all before it. A reader that does not know it takes it for an unknown
-# field; what that one writes has none, and is believed as it always was.
+# The checksum in the last line covers everything before it. To a reader that does not know it, it is an
+# unknown field. A record without one is believed.
 _CHECKSUM = re.compile(rb',\n "checksum": "([^"\n]*)"\n}\s*\Z')
-_OF_PROXY = "/cri-res"  # in the path of whatever goes whole
+_OF_PROXY = "/cri-res"  # part of every path that is deleted with its content
 _LAST_OWNER = 0xFFFF_FFFE
 _DIGEST = re.compile(r"[0-9a-f]{64}|")
 _NOT_KEPT: Any = {
@@ -49,7 +49,7 @@ _NOT_KEPT: Any = {
     "good": {"files": {"__all__": {"content"}}},
 }
 _OUR_MARK = b"cri-resmgr-installer"
-_MARK_WITHIN = 512  # bytes: our header is the first or second line
+_MARK_WITHIN = 512  # bytes; our header is the first or second line
 
 
 class RecordStatus(StrEnum):
@@ -61,21 +61,21 @@ class RecordStatus(StrEnum):
 
 
 class Goes(StrEnum):
-    """What becomes of a path when it is no longer wanted."""
+    """What happens to a path that is no longer wanted."""
 
-    BACK = "back"  # a file or link: what was there before us returns, or nothing
-    EMPTY = "empty"  # a directory: it goes if nothing is in it
-    WHOLE = "whole"  # cri-resmgr's own: it goes with all that is in it
+    BACK = "back"  # a file or link: restore what was there before us, or delete it
+    EMPTY = "empty"  # a directory: delete it if it is empty
+    WHOLE = "whole"  # cri-resmgr's own: delete it with its content
 
 
 @dataclass(frozen=True, slots=True)
 class Owned:
-    """Our hold on one path: what was there, and the digests we wrote or are about to write. A link to the
-    proxy's unit has none: systemd makes it."""
+    """A path that is ours."""
 
     part: Part = Part.PROXY
     goes: Goes = Goes.BACK
-    before: FileState = ABSENT
+    before: FileState = ABSENT  # what was there
+    # Digests that we wrote or are about to write; none for a link to the proxy's unit, which systemd creates.
     wrote: tuple[str, ...] = ()
 
     @property
@@ -91,21 +91,21 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """What is ours on this host. `owed` and `signalled` are about what a unit was started from, which its
+    """What is ours on this host. `owed` and `signalled` are about what a unit was started from, and its
     process cannot tell."""
 
     schema: int = SCHEMA
     machine_id: str = ""
     hostname: str = ""
     owned: Mapping[str, Owned] = field(default_factory=dict)  # by path
-    digests: Mapping[str, tuple[Identity, str]] = field(default_factory=dict)  # not computed again
+    digests: Mapping[str, tuple[Identity, str]] = field(default_factory=dict)  # known, not computed again
     good: Desired | None = None  # the last generation that was verified healthy; its contents are kept
     failed: Mapping[str, Failure] = field(default_factory=dict)
     # The invocation of a unit that has to end, because it may have been started from an edited file.
     owed: Mapping[str, str] = field(default_factory=dict)
-    signalled: tuple[str, str] = ("", "")  # invocation, digest of the force.cfg that it read again
+    signalled: tuple[str, str] = ("", "")  # invocation, digest of the force.cfg that it re-read
     checked: str = ""  # the proxy's invocation after whose start every container had its weight
-    controls: Originals = field(default_factory=dict)  # what cri-resmgr may have set in the kernel
+    controls: Originals = field(default_factory=dict)  # of what cri-resmgr may have set in the kernel
 
     @property
     def claims(self) -> dict[str, Owned]:
@@ -127,21 +127,21 @@ class Record:
 
 
 class LoadedRecord(NamedTuple):
-    """`orphans` are the digests of kept originals that `record` no longer refers to."""
+    """What `load_record` found."""
 
     record: Record
     status: RecordStatus
-    orphans: tuple[str, ...] = ()
+    orphans: tuple[str, ...] = ()  # digests of kept originals that `record` no longer refers to
 
 
 NOTHING_LOADED = LoadedRecord(Record(), RecordStatus.MISSING)
 
 
 def load_record(files: Files, machine_id: str, hostname: str) -> LoadedRecord:
-    """The host's record and whether it can be believed.
+    """The host's record, and whether it can be believed.
 
-    Of a FOREIGN one (a cloned disk, or a machine that was renamed) those claims are kept whose path is
-    provably still ours; of anything else that is not OK nothing is kept.
+    Of a FOREIGN one (a cloned disk, or a renamed machine), those claims are kept whose path is provably still
+    ours. Of any other that is not OK, nothing is kept.
     """
     raw = files.read(paths.RECORD, _RECORD_LIMIT)
     nothing = Record(machine_id=machine_id, hostname=hostname)
@@ -162,12 +162,12 @@ def load_record(files: Files, machine_id: str, hostname: str) -> LoadedRecord:
         return LoadedRecord(nothing, RecordStatus.CORRUPT)
     if record.machine_id != machine_id or record.hostname not in ("", hostname):
         return _recheck(record, files, machine_id, hostname)
-    # What the next version added is not kept: what we write is of our schema, whatever it was.
+    # What the next version added is dropped: we write our own schema.
     return LoadedRecord(replace(record, schema=SCHEMA, hostname=hostname), RecordStatus.OK)
 
 
 def _is_whole(raw: bytes) -> bool:
-    """Whether the file is as it was written: what it says decides what is deleted."""
+    """Whether the file is as it was written. It decides what is deleted."""
     found = _CHECKSUM.search(raw)
     return found is None or found[1] == sha256(raw[: found.start()]).hexdigest().encode()
 
@@ -212,32 +212,33 @@ def is_ours(state: FileState, wrote: Collection[str]) -> bool:
 
 
 def _is_still_ours(state: FileState, claim: Owned) -> bool:
-    """Kubelet's files always: an edited drop-in must not keep the kubelet of a renamed host on the relay."""
+    """Kubelet's files always are: an edited drop-in must not keep the kubelet of a renamed host on the
+    relay."""
     return is_ours(state, claim.wrote) or (claim.part is Part.KUBELET and state.kind is Kind.FILE)
 
 
 def save_record(files: Files, record: Record) -> None:
-    """Writes the record atomically; its directory must exist."""
+    """Write the record atomically. Its directory must exist."""
     files.write(paths.RECORD, dump_record(record), 0o600)
 
 
 def dump_record(record: Record) -> bytes:
-    """The record as its file has it. Pure."""
+    """The content of the record's file. Pure."""
     content = _adapter().dump_json(record, indent=1, exclude=_NOT_KEPT).removesuffix(b"\n}")
     return content + f',\n "checksum": "{sha256(content).hexdigest()}"\n}}\n'.encode()
 
 
 @cache
 def _adapter() -> TypeAdapter[Record]:
-    """Made once: that takes 10 ms."""
+    """Built once, since that takes 10 ms."""
     from pydantic import TypeAdapter
 
     return TypeAdapter(Record)
 
 
 def base_claims(record: Record) -> dict[str, Owned]:
-    """Kubelet's own files that a takeover repairs: what is before them is the repaired text, and what was
-    written the one that the other installer had left."""
+    """Kubelet's own files that a takeover repairs: `before` is the repaired text, `wrote` the text that the
+    other installer had left."""
     return {
         path: claim
         for path, claim in record.claims.items()
@@ -249,7 +250,7 @@ def base_claims(record: Record) -> dict[str, Owned]:
 
 
 def objects_of(record: Record) -> set[str]:
-    """The digests of all objects the record refers to."""
+    """The digests of all objects that the record refers to."""
     found = {owned.before.digest for owned in record.owned.values() if owned.before.digest}
     found.update(file.digest for file in (record.good.files if record.good else ()))
     return found.union(*(claim.wrote for claim in base_claims(record).values()))
@@ -260,9 +261,9 @@ def claim_paths(
     before: Mapping[str, FileState],
     writes: Iterable[DesiredFile],
 ) -> Record:
-    """The record with a claim for every file about to be written, its digest included.
+    """The record with a claim, including the digest, for every file about to be written.
 
-    `before` is what is at those paths now: it becomes the original unless the path is ours already.
+    `before` is what is at those paths now. It becomes the original unless the path is already ours.
     """
     owned = dict(record.owned)
     for file in writes:
@@ -272,7 +273,8 @@ def claim_paths(
 
 
 def is_open(record: Record, desired: Desired) -> bool:
-    """Whether a run was cut off after its last step: everything is installed, but not yet kept as good."""
+    """Whether a run was interrupted after its last step: everything is installed, but not yet recorded as
+    good."""
     return record.good is None or record.good.generation != desired.generation
 
 
@@ -285,8 +287,8 @@ def is_proven(record: Record, desired: Desired) -> bool:
 
 
 def leftovers_of_ours(record: Record, snapshot: HostSnapshot, *, undone: bool = False) -> tuple[str, ...]:
-    """What cri-resmgr itself has left on the host since we brought it, or may still make until it is stopped:
-    a removal deletes it, too. Where a change is `undone`, not what was there before."""
+    """What cri-resmgr has created on the host since we installed it, or may still create until it is stopped.
+    A removal deletes it. If a change is `undone`, what was there before stays."""
     whole = {path for path in record.going(Goes.WHOLE) if not (undone and record.owned[path].was_there)}
     stopped = snapshot.proxy.unit.active_state in ("inactive", "failed")
     found = snapshot.leftovers if stopped else dict.fromkeys((*paths.PROXY_STATE, *sorted(whole)))
@@ -294,21 +296,23 @@ def leftovers_of_ours(record: Record, snapshot: HostSnapshot, *, undone: bool = 
 
 
 def takes_over(record: Record) -> bool:
-    """Whether what is kept as good is another installer's work: a takeover has begun, and is not verified."""
+    """Whether what is kept as good is another installer's work: a takeover has begun and is not verified
+    yet."""
     good = record.good
     return good is not None and not (good.proxy is not None and good.proxy.generation)
 
 
 def is_earlier(record: Record) -> bool:
-    """Whether kubelet was on the relay of the installation that is being taken over, and comes back to it."""
+    """Whether kubelet was on the relay of the installation that is being taken over, and returns to it on
+    failure."""
     return record.good is not None and record.good.proxy is not None and takes_over(record)
 
 
 def was_moving_kubelet(record: Record, snapshot: HostSnapshot) -> bool:
-    """Whether kubelet's last start was onto the relay, by a run that was cut off before this was verified: a
-    kubelet that keeps crashing may owe that to us. If there is a good generation, a file that is merely
-    missing was deleted by others. An earlier installation that is being taken over, and whose proxy is dead,
-    keeps kubelet down by itself."""
+    """Whether an interrupted run started kubelet on the relay and did not verify it: a kubelet that keeps
+    crashing may be our doing. If there is a good generation, someone else deleted a file that is merely
+    missing. An earlier installation that is being taken over, with a dead proxy, keeps kubelet down by
+    itself."""
     if is_earlier(record):
         return True
     if not snapshot.composed:
@@ -324,7 +328,7 @@ def was_moving_kubelet(record: Record, snapshot: HostSnapshot) -> bool:
 
 
 def may_be_earlier(snapshot: HostSnapshot, record: Record) -> bool:
-    """Whether a closer look is worth its time: on most nodes there is nothing."""
+    """Whether a closer look is worth its time. Most nodes have no earlier installation."""
     if base_claims(record) or is_earlier(record):
         return True
     if paths.PROXY_UNIT_FILE not in record.claims and snapshot.proxy.unit.fragment_path:

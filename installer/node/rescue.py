@@ -1,7 +1,7 @@
-"""What a child run of the daemon does when the proxy is dead: away from the relay comes first.
+"""What a child of the daemon does if the proxy is dead: first of all, move kubelet off the relay.
 
-The hold is written before kubelet is restarted, so that whoever restarts kubelet, the guard takes it to its
-base endpoint. A crash in between leaves the hold, and the daemon tries again.
+The hold is written before kubelet is restarted, so the guard takes kubelet to its base endpoint whoever
+restarts it. A crash in between leaves the hold, and the daemon tries again.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from installer.model import paths
 from installer.model.event import Emit, Event
 from installer.node.converge import build_limits, converge
 from installer.node.failure_report import capture_units, diagnose
-from installer.node.history import describe_end, entry_of_hold, note
+from installer.node.history import describe_end, entry_of_hold, write_entry
 from installer.node.ownership import RecordStore
 from installer.node.plan import build_hold_plan
 from installer.node.rollback import rescue_limits
@@ -24,8 +24,8 @@ _RESTART_SHARE = 0.35  # of deadSeconds
 
 
 def hold_kubelet(settings: Settings, host: Host, emit: Emit, reason: str, *, restart: bool) -> None:
-    """Holds kubelet on its base endpoint from its next start on, and with `restart`, if it uses the relay,
-    from now on. The record is neither needed nor read: it may be on a sick disk. Raises BusyHostError;
+    """Hold kubelet on its base endpoint from its next start on and, with `restart`, if it uses the relay,
+    from now on. Does not read the record, which may be on a broken disk. Raises BusyHostError, and
     RollbackFailedError if kubelet does not become healthy."""
     with host.lock():
         units = read_units(host, settings)
@@ -39,25 +39,25 @@ def hold_kubelet(settings: Settings, host: Host, emit: Emit, reason: str, *, res
         except InstallerError as error:
             emit(diagnose(error.message, found, host, plan.kubelet_unit))
             hint = error.hint or f"`journalctl -u {plan.kubelet_unit} -n 50`"
-            note(host.journal, entry_of_hold(reason, describe_end(error), moved=moves))
+            write_entry(host.journal, entry_of_hold(reason, describe_end(error), moved=moves))
             raise RollbackFailedError(error.message, hint) from error
-        note(host.journal, entry_of_hold(reason, "done", moved=moves))
+        write_entry(host.journal, entry_of_hold(reason, "done", moved=moves))
         if moves:
             emit(diagnose(reason, found, host, plan.kubelet_unit))
 
 
 def restart_proxy(settings: Settings, host: Host, emit: Emit) -> None:
-    """Restarts a proxy that runs and is silent. Reports a restart that takes too long, and raises nothing:
-    the rescue comes next. Raises BusyHostError."""
+    """Restart a proxy that runs but is silent. Reports a restart that takes too long instead of raising: the
+    rescue comes next. Raises BusyHostError."""
     with host.lock():
         try:
             host.systemd.reset_failed(paths.PROXY_UNIT)
-            # Kubelet may hang on it: no longer than leaves the rescue its time.
+            # Kubelet may be hanging on it: leave the rescue enough time.
             result = host.systemd.restart(paths.PROXY_UNIT, settings.proxy.dead_seconds * _RESTART_SHARE)
         except SystemdError as error:
             result = error.message
         if result == "done":
-            emit(Event("proxy.restarted", f"{paths.PROXY_UNIT} was restarted: its relay was silent"))
+            emit(Event("proxy.restarted", f"restarted {paths.PROXY_UNIT}: its relay was silent"))
         else:
-            message = f"{paths.PROXY_UNIT} was silent, and its restart failed: {result}"
+            message = f"{paths.PROXY_UNIT} was silent, and restarting it failed: {result}"
             emit(Event("proxy.restart.failed", message, {"result": result}))

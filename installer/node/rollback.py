@@ -1,8 +1,8 @@
-"""What is done after a plan failed: back to the last good generation, or to what was there before us.
+"""After a failed plan: roll back to the last good generation, or to what was there before us.
 
-The same way as forward, to another target. Kubelet is moved only if the failed plan moved it or nothing good
-is there; besides, if the good proxy does not come back: then kubelet is held on its base endpoint, so that
-the node lives.
+The way is the same as forward, to another target. Kubelet is moved only if the failed plan moved it or there
+is no good generation. It is also moved if the good proxy does not come back: then it is held on its base
+endpoint, so that the node stays alive.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from installer.node.diff import diff
 from installer.node.failure_report import (
     failed_twice,
     journal_lines,
-    look_around,
+    report_rollback,
     rolled_back,
     runtime_away,
     runtime_error,
@@ -42,7 +42,7 @@ from installer.node.failure_report import (
 from installer.node.kept import good_desired
 from installer.node.off_relay import restart_kubelet
 from installer.node.pinning import read_cache
-from installer.node.plan import Ways, build_hold_plan, order_steps, refuge_of
+from installer.node.plan import Options, build_hold_plan, leaves_to, order_steps
 from installer.node.record import is_earlier, leftovers_of_ours
 from installer.node.run import Progress, Run
 from installer.node.snapshot import read_units, refresh
@@ -73,7 +73,7 @@ class _Unstoppable:
 def roll_back(
     assessment: Assessment, progress: Progress, failure: StepFailedError, limits: Limits, run: Run
 ) -> InstallerError:
-    """Undoes what the plan of `assessment` did (`progress`) and returns the error that says how that ended
+    """Undo what the plan of `assessment` did (`progress`), and return the error that reports the outcome
     (exit 5 or 6)."""
     run = replace(run, host=replace(run.host, clock=_Unstoppable(run.host.clock)))
     unit = progress.failed_unit
@@ -98,12 +98,12 @@ def roll_back(
         if not runtime_error(run.host, assessment.base_endpoint):
             moved_proxy = progress.moved_proxy or back.moved_proxy
             _rescue_kubelet(assessment, run, limits, moved_proxy=moved_proxy)
-        after = look_around(assessment, target, run)
+        after = report_rollback(assessment, target, run)
         if after.runtime and not after.kubelet_unwell and after.as_before:
-            # Every file is as it was; a proxy without its runtime waits, and systemd tries again.
+            # Every file is as it was. A proxy without its runtime waits, and systemd retries.
             return runtime_away(failure, second, after, journal)
         return failed_twice(failure, second, after, journal)
-    if progress.cut_short and back.left_relay:  # it had less time than this node needs for a good one
+    if progress.cut_short and back.left_relay:  # it had less time than even the good proxy needs here
         failure = StepFailedError(failure.message, _SLOW, interfered=True)
     blamed = _blame(assessment, failure, run)
     unsaved = _close(target, run)
@@ -111,8 +111,8 @@ def roll_back(
 
 
 def _with_runtime(failure: StepFailedError, assessment: Assessment, run: Run) -> StepFailedError:
-    """The failure, and that the runtime is away now, which no generation is to blame for. Looks before the
-    rollback: a runtime that comes back meanwhile was still away."""
+    """The failure, with the note that the runtime is away, for which no generation is to blame. Checked
+    before the rollback, during which the runtime may come back."""
     endpoint = assessment.base_endpoint
     if assessment.plan.desired.proxy is None or not (
         why := runtime_error(run.host, endpoint, HURRIED_SECONDS)
@@ -123,8 +123,8 @@ def _with_runtime(failure: StepFailedError, assessment: Assessment, run: Run) ->
 
 
 def _with_cause(failure: StepFailedError, run: Run, unit: str, since: str) -> StepFailedError:
-    """The failure with the last words of the unit that failed, since its start: they say why. A cache that
-    the proxy cannot read is no version's fault."""
+    """The failure, with the last fatal line of the unit that failed. A cache that the proxy cannot read is no
+    generation's fault."""
     cause = next(reversed(fatal_lines(run.host.journal.since(unit, since))), "") if unit else ""
     blameless = failure.interfered or (unit == paths.PROXY_UNIT and _is_cache_unreadable(run))
     message = f"{failure.message}: {cause}" if cause else failure.message
@@ -141,28 +141,28 @@ def _is_cache_unreadable(run: Run) -> bool:
 def _plan_back(
     assessment: Assessment, progress: Progress, target: Desired, run: Run
 ) -> tuple[Plan, HostSnapshot]:
-    """The plan to `target`, and the snapshot that it is made from."""
+    """The plan to `target`, and the snapshot it is made from."""
     record = run.store.record
     hangs = assessment.snapshot.kubelet.on_relay or progress.moved_kubelet
     seconds = HURRIED_SECONDS if hangs else ANSWER_SECONDS
     snapshot = refresh(assessment.snapshot, run.host, run.settings, record, seconds)
-    # What the good proxy's own start took is from before the attempt.
+    # How long a start of the good proxy takes was measured before the attempt.
     took = assessment.snapshot.proxy.last_start
     snapshot = replace(snapshot, proxy=replace(snapshot.proxy, last_start=took))
     parts = frozenset(Part) if is_earlier(record) else _parts(progress, target)
     changes = diff(target, snapshot, record).within(parts)
     controls = due_controls(record.controls, target, snapshot)
-    ways = replace(_ways_back(assessment, target, changes, snapshot, run), returns=bool(controls))
+    options = replace(_options_back(assessment, target, changes, snapshot, run), returns=bool(controls))
     unit = assessment.plan.kubelet_unit
-    steps = order_steps(target, changes, ways)
-    # A weight that is lost during the rollback is not mended by continuing.
+    steps = order_steps(target, changes, options)
+    # Continuing would not restore a weight that is lost during the rollback.
     steps = tuple(step for step in steps if step.kind is not StepKind.CHECK_WEIGHTS)
     if target.proxy is None and hold.is_of_a_run(snapshot.hold):
         steps += (Step(StepKind.CLEAR_HOLD, paths.HOLD, Part.KUBELET),)
     waits = any(step.kind is StepKind.AWAIT_KUBELET for step in steps)
     if progress.moved_kubelet and not waits and (is_earlier(record) or snapshot.kubelet.unwell):
-        # Between two tries it is on no endpoint: nothing differs, but it is down because of us. Or it has
-        # left an earlier installation's relay while the proxy started.
+        # Between two restarts it is on no endpoint: nothing differs, but it is down because of us. Or it left
+        # an earlier installation's relay while the proxy started.
         steps += restart_kubelet(unit)
     resets_all = assessment.plan.resets_all or _pinned(assessment)
     mode = assessment.plan.mode
@@ -170,19 +170,19 @@ def _plan_back(
     return plan, snapshot
 
 
-def _ways_back(
+def _options_back(
     assessment: Assessment, target: Desired, changes: Changes, snapshot: HostSnapshot, run: Run
-) -> Ways:
-    """As on the way forward, but for what the attempt may have done: it may have pinned containers that
-    `target` would leave so (which of them differ is seen when the proxy is stopped), and have failed before
-    it adopted any. With the files of an earlier installation, kubelet knows no hold."""
+) -> Options:
+    """As forward, except for what the attempt may have done. It may have pinned containers that `target`
+    would leave pinned (which ones is read once the proxy is stopped), and may have failed before it adopted
+    any. With the files of an earlier installation, kubelet knows no hold."""
     record, endpoint = run.store.record, assessment.base_endpoint
     removes, policy = target.proxy is None, policy_of(target, assessment.snapshot.cache)
     undoes_pins = _pinned(assessment) or assessment.plan.resets_all
     resets = removes or (policy.name == "none" and undoes_pins)
     adopts = run.settings.proxy.existing_containers == "adopt" and policy.repins is not Repinning.NOTHING
     stays = removes or is_earlier(record)
-    return Ways(
+    return Options(
         os.urandom(8).hex(),
         hold=bool(snapshot.hold),
         ends_hold=hold.is_of_a_run(snapshot.hold),
@@ -190,28 +190,28 @@ def _ways_back(
         leftovers=leftovers_of_ours(record, snapshot, undone=True) if removes else (),
         resets=endpoint if resets and run.settings.removal.reset_pinning else "",
         adopts=endpoint if adopts else "",
-        refuge="" if stays else refuge_of(snapshot, changes, policy.name, endpoint, back=True),
+        leaves_to="" if stays else leaves_to(snapshot, changes, policy.name, endpoint, back=True),
         runtime=endpoint,
     )
 
 
 def _pinned(assessment: Assessment) -> bool:
-    """Whether the attempt had a policy that pins. Its proxy may have been started again since, with files
-    that are back already: then its cache tells of the policy none."""
+    """Whether the attempt had a policy that pins. Its proxy may have been restarted since with files that are
+    already restored; then its cache tells of the policy none."""
     attempted = assessment.plan.desired
     return attempted.proxy is not None and policy_of(attempted, assessment.snapshot.cache).name != "none"
 
 
 def _parts(progress: Progress, target: Desired) -> frozenset[Part]:
-    """What is rolled back. Not only what this plan has touched: a run before it that was cut off may have
-    done the rest, and that was never good. Without a good generation nothing may stay; with one, kubelet is
-    not moved for that."""
+    """What is rolled back. Not only what this plan has touched: an interrupted run may have done the rest,
+    which was never good. Without a good generation nothing may stay. With one, kubelet is not moved just for
+    that."""
     return frozenset(Part) if target.proxy is None else frozenset(progress.touched | {Part.PROXY})
 
 
 def _close(target: Desired, run: Run) -> StepFailedError | None:
-    """Brings the record up to date. Everything is back in place by now, and what the record said before the
-    attempt is still true: that it could not be written is returned, not raised."""
+    """Update the record. By now everything is restored, and what the record said before the attempt is still
+    true. So an error while writing it is returned, not raised."""
     try:
         if target.proxy is None or is_earlier(run.store.record):
             run.store.close_as_before()
@@ -223,8 +223,8 @@ def _close(target: Desired, run: Run) -> StepFailedError | None:
 
 
 def _rescue_kubelet(assessment: Assessment, run: Run, limits: Limits, *, moved_proxy: bool) -> None:
-    """The good proxy did not come back: kubelet leaves the relay, and stays away until a person or a later
-    success ends the hold. How that ended is for the look around to say."""
+    """The good proxy did not come back: move kubelet off the relay until a person or a later success ends the
+    hold. The report that follows shows the outcome."""
     host = run.host
     with suppress(InstallerError, OSError):
         units = read_units(host, run.settings)
@@ -232,7 +232,7 @@ def _rescue_kubelet(assessment: Assessment, run: Run, limits: Limits, *, moved_p
         health = host.healthz.ask(limits.healthz_url, units.kubelet.unit.main_pid, seconds)
         well = units.kubelet.process is not None and health is not Health.UNWELL
         if well and units.kubelet.on_relay and not moved_proxy and host.cri.answers(paths.RELAY_ENDPOINT):
-            return  # the good proxy has never been away
+            return  # the good proxy was never away
         if is_earlier(run.store.record):
             plan = _plan_off_relay(assessment, run)
         else:
@@ -242,25 +242,25 @@ def _rescue_kubelet(assessment: Assessment, run: Run, limits: Limits, *, moved_p
 
 
 def _plan_off_relay(assessment: Assessment, run: Run) -> Plan:
-    """Kubelet goes to the runtime, its own files repaired: with those of the earlier installation it would
-    start on the relay, whatever holds it."""
+    """Kubelet moves to the runtime, with its own files repaired. With the earlier installation's files it
+    would start on the relay, whatever holds it."""
     record = run.store.record
     snapshot = refresh(assessment.snapshot, run.host, run.settings, record)
     changes = diff(Desired(), snapshot, record).within({Part.KUBELET})
     unit = assessment.plan.kubelet_unit
-    steps = order_steps(Desired(), changes, Ways())
+    steps = order_steps(Desired(), changes, Options())
     if not changes.restarts(Part.KUBELET) and snapshot.kubelet.unwell:
         steps += restart_kubelet(unit)
     return Plan(assessment.plan.mode, Desired(), changes, unit, steps, parts=frozenset())
 
 
 def rescue_limits(limits: Limits) -> Limits:
-    """The deadlines while kubelet is brought back to its base endpoint."""
+    """The deadlines while kubelet is moved to its base endpoint."""
     return replace(limits, settle=min(limits.settle, _RESCUE_SETTLE))
 
 
 def _blame(assessment: Assessment, failure: StepFailedError, run: Run) -> bool:
-    """R8: only a sound environment, before and after, lets us blame the generation."""
+    """R8: blame the generation only if the environment was sound before and after."""
     desired = assessment.plan.desired
     if desired.proxy is None or not assessment.snapshot.sound or failure.interfered:
         return False

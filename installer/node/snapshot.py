@@ -1,6 +1,6 @@
-"""Reads the host into one `HostSnapshot`. Only reads; whatever disappears while it is being read is absent.
+"""Read the host into one `HostSnapshot`. Read-only; what disappears while it is being read is absent.
 
-One instant for each unit: both are read once for a snapshot, and nothing reads them a second time to decide.
+Each unit is read once per snapshot, and nothing reads it again to decide.
 """
 
 from __future__ import annotations
@@ -65,20 +65,20 @@ _TEXT_LIMIT = 4 << 20  # bytes of a unit file or a kubelet configuration worth r
 _SMALL, _MEMORY = 4096, 1 << 16  # bytes
 _NRI_SOCKETS = ("/var/run/nri/nri.sock", "/run/nri/nri.sock")
 _UNIX_FIELDS, _LISTENS = 8, 0x10000  # of a line in /proc/net/unix; __SO_ACCEPTCON of its flags
-_RUNTIME_SECONDS = 10.0  # a runtime that works has needed more than 2 s on a starved node
+_RUNTIME_SECONDS = 10.0  # on a starved node a working runtime has needed more than 2 s
 _RELAY_SECONDS = 1.0  # systemd may be restarting the proxy, which is away for 0.1 - 0.3 s
-_FIRST_SECONDS = 3.0  # for an answer, and not more: a relay that is dead has to be left in time (R4)
+_FIRST_SECONDS = 3.0  # for an answer; no more, because kubelet must leave a dead relay in time (R4)
 _RELAY_PAUSE = 0.3  # seconds
 
 
 def read_machine(host: Host) -> Machine:
-    """Who the host is. Raises OSError where the disk gives errors."""
+    """Which machine the host is. Raises OSError if the disk returns errors."""
     return replace(host.identity(), services=_services(host))
 
 
 def take_snapshot(host: Host, machine: Machine, settings: Settings, record: Record) -> HostSnapshot:
     """Everything but the probe. Raises OSError, and UnservableHostError if the host has no system bus."""
-    now = _look(host, settings, record, _FIRST_SECONDS)
+    now = _read(host, settings, record, _FIRST_SECONDS)
     return replace(now, machine=machine, base=_read_base(host, now.kubelet))
 
 
@@ -86,14 +86,14 @@ def refresh(
     snapshot: HostSnapshot, host: Host, settings: Settings, record: Record, seconds: float = HURRIED_SECONDS
 ) -> HostSnapshot:
     """The same host now: units, processes, files. What a run does not change (the machine, kubelet's base,
-    the probe) stays as it was read: an edit of kubelet's base meanwhile is for the next run. Relay and
-    kubelet's healthz have so many `seconds` to answer: a rollback may have no time for slow ones (R8)."""
-    now = _look(host, settings, record, seconds)
+    the probe) stays as it was read; a meanwhile edited base is for the next run. The relay and kubelet's
+    healthz get `seconds` to answer, since a rollback may have no time for slow answers (R8)."""
+    now = _read(host, settings, record, seconds)
     return replace(now, machine=snapshot.machine, base=snapshot.base, probe=snapshot.probe)
 
 
 def read_units(host: Host, settings: Settings) -> HostSnapshot:
-    """Both units, their processes and the hold, no more: what a rescue has time for."""
+    """Only both units, their processes and the hold: what a rescue has time for."""
     proxy = host.systemd.unit(paths.PROXY_UNIT)
     kubelet = host.systemd.unit(settings.kubelet.unit)
     return HostSnapshot(
@@ -103,13 +103,13 @@ def read_units(host: Host, settings: Settings) -> HostSnapshot:
     )
 
 
-def _look(host: Host, settings: Settings, record: Record, seconds: float) -> HostSnapshot:
+def _read(host: Host, settings: Settings, record: Record, seconds: float) -> HostSnapshot:
     units = read_units(host, settings)
     proxy, kubelet, cache = units.proxy, units.kubelet, read_cache(host.files)
-    served = _has_served(host, proxy)  # before it is asked: one that begins to serve meanwhile was starting
+    served = _has_served(host, proxy)  # before the call: a proxy that begins to serve meanwhile was starting
     health = _health(host, kubelet, settings.kubelet.healthz_url, seconds)
     healthy = health is Health.OK
-    # A kubelet that is not well is not kept waiting: it may be failing on that relay, and leave it meanwhile.
+    # Do not keep an unhealthy kubelet waiting: it may be failing because of that relay.
     silence = seconds if served and healthy else HURRIED_SECONDS
     answers = proxy.unit.running and _relay_answers(host, silence)
     limit = patience(settings.proxy.start_timeout_seconds, len(cache.containers))
@@ -141,9 +141,9 @@ def with_probe(
     *,
     nri: bool = False,
 ) -> HostSnapshot:
-    """The snapshot with what is asked only when something is to be changed. `wanted` are the paths to be
-    written, `endpoint` where the runtime is asked; empty: it is not asked. `controls` is what is to come back
-    of what cri-resmgr has set in the kernel; `nri`: whether the runtime takes NRI plugins is asked, too."""
+    """The snapshot with the facts that are needed only if something is to be changed. `wanted`: the paths to
+    be written. `endpoint`: where to ask the runtime; empty: do not ask it. `controls`: kernel settings of
+    cri-resmgr to restore. `nri`: also find out whether the runtime accepts NRI plugins."""
     wanted = tuple(wanted)
     directories = sorted({posixpath.dirname(path) for path in wanted} | {paths.OUR_STATE})
     unwritable = {directory: reason for directory in directories if (reason := _unwritable(host, directory))}
@@ -172,14 +172,14 @@ def _main_process(host: Host, unit: UnitState) -> ProcessState | None:
 
 
 def _health(host: Host, kubelet: KubeletSnapshot, url: str, seconds: float) -> Health:
-    """A kubelet that is the child of its unit's shell is not known by its pid."""
+    """If kubelet is a child of its unit's shell, its pid is unknown."""
     pid = 0 if is_behind_shell(kubelet.process) else kubelet.unit.main_pid
     return host.healthz.ask(url, pid, seconds) if kubelet.unit.running else Health.UNWELL
 
 
 def _is_starting(proxy: ProxySnapshot, limit: float, *, served: bool) -> bool:
-    """Whether its start is under way, for no longer than `limit` seconds. It writes its pid file when it
-    serves, and the guard removes the file before each start."""
+    """Whether its start is in progress, for at most `limit` seconds. It writes its pid file when it serves,
+    and the guard removes that file before each start."""
     if proxy.process is None or proxy.process.age > limit:
         return False
     return proxy.unit.active_state == "activating" or not served
@@ -191,9 +191,9 @@ def _has_served(host: Host, proxy: ProxySnapshot) -> bool:
 
 
 def _last_start(host: Host, proxy: ProxySnapshot) -> float:
-    """From the files that a start makes itself: the relay's socket before it looks at containers, the pid
-    file when it serves. So a clock that was set since does not count. systemd's own times would not do: the
-    unit counts as started before a slow relay answers."""
+    """From the files that a start itself creates: the relay's socket before it reads containers, the pid file
+    when it serves. So a clock that was set since does not matter. systemd's own times would not do: to
+    systemd the unit has started before a slow relay answers."""
     if proxy.process is None or not _has_served(host, proxy):
         return 0.0
     try:
@@ -208,7 +208,7 @@ def _last_start(host: Host, proxy: ProxySnapshot) -> float:
 
 
 def _relay_answers(host: Host, silence: float) -> bool:
-    """One that takes the question gets `silence` seconds for its answer, and is not asked again."""
+    """A relay that accepts the call gets `silence` seconds to answer, and is not called again."""
     deadline = host.clock.monotonic() + _RELAY_SECONDS
     while not host.cri.answers(paths.RELAY_ENDPOINT, silence):
         if host.clock.monotonic() >= deadline:
@@ -218,7 +218,7 @@ def _relay_answers(host: Host, silence: float) -> bool:
 
 
 def _paths(settings: Settings, record: Record) -> list[str]:
-    """Every path that may be desired, every path that is owned, and what is kept of them."""
+    """Every path that may be desired or is owned, and the kept objects."""
     drop_in = paths.drop_in(settings.kubelet.drop_in_directory, settings.kubelet.unit)
     kept = map(object_path, objects_of(record))
     return sorted({*paths.OUR_FILES, drop_in, *record.going(Goes.BACK), *kept})
@@ -227,12 +227,12 @@ def _paths(settings: Settings, record: Record) -> list[str]:
 def _exists(files: Files, path: str) -> bool:
     try:
         return files.status(path) is not None
-    except UnservableHostError:  # a link leads out of the host root: none of our files can be there
+    except UnservableHostError:  # a link leads out of the host root, so none of our files can be there
         return False
 
 
 def _read_pause(files: Files) -> str:
-    """Why the node is paused; empty if it is not. Whatever lies at the path of the file pauses."""
+    """Why the node is paused; empty if it is not. Anything at the path of the pause file pauses."""
     file = _read_small(files, PAUSE_FILE) if _exists(files, PAUSE_FILE) else None
     return why_paused(file, _read_small(files, CLUSTER_MEMORY, _MEMORY))
 
@@ -262,7 +262,7 @@ def _read_base(host: Host, kubelet: KubeletSnapshot) -> KubeletBase:
 
 
 def _is_scripted(files: Files, base: KubeletBase) -> bool:
-    """By its own unit files: what systemd has loaded may be our drop-in, which repeats an older command
+    """From its own unit files: what systemd has loaded may be our drop-in, which repeats an older command
     line."""
     words = _words(base.detail)
     launch = base_launch(parse_base(base)) or (find_launch(words) if words else None)
@@ -270,18 +270,18 @@ def _is_scripted(files: Files, base: KubeletBase) -> bool:
 
 
 def is_script(files: Files, path: str) -> bool:
-    """Whether a shell reads the program at that path."""
+    """Whether a shell interprets the program at that path."""
     return path.startswith("/") and is_shell_script(_read_small(files, path).decode("utf-8", "replace"))
 
 
 def _words(detail: UnitDetail) -> tuple[str, ...]:
-    """The command line, its program with its whole path, if there is one."""
+    """The command line, with the whole path of its program, if there is exactly one."""
     lines = detail.exec_start
     return (lines[0].path, *lines[0].argv[1:]) if len(lines) == 1 else ()
 
 
 def read_environment_files(files: Files, detail: UnitDetail) -> dict[str, tuple[UnitText, ...]]:
-    """For each EnvironmentFile= except ours, the files that it names: several if it is a pattern."""
+    """For each EnvironmentFile= except ours, the files that it names: several for a pattern."""
     ours = (paths.KUBELET_ENVIRONMENT, paths.KUBELET_COMPOSED)
     named = (path for path, _optional in detail.environment_files if path not in ours)
     return {name: _texts(files, matching(files, name)) for name in named}
@@ -303,7 +303,7 @@ def _config_directory(files: Files, argv: tuple[str, ...]) -> tuple[UnitText, ..
 
 
 def _texts(files: Files, places: Iterable[str]) -> tuple[UnitText, ...]:
-    """Those that are there. A byte that is not UTF-8 must survive the copy into our file."""
+    """The existing files among them. A byte that is not UTF-8 must survive the copy into our file."""
     return tuple(
         UnitText(path, raw.decode("utf-8", "surrogateescape"))
         for path in places
@@ -343,8 +343,8 @@ def _probe_runtime(host: Host, endpoint: str) -> Probe:
 
 
 def _why_no_plugin(host: Host, endpoint: str) -> str:
-    """Empty if a socket listens where containerd and CRI-O have NRI's by default: proc_net(5), unix. Who
-    connects is a plugin that never registers, of which the runtime complains."""
+    """Empty if a socket listens at the default places of containerd's and CRI-O's NRI (proc_net(5), unix).
+    Connecting is no alternative: the runtime would complain about a plugin that never registers."""
     sockets = (host.files.read("/proc/1/net/unix", _TEXT_LIMIT) or b"").decode("utf-8", "replace")
     for words in map(str.split, sockets.splitlines()):
         if len(words) == _UNIX_FIELDS and words[-1] in _NRI_SOCKETS and int(words[3], 16) & _LISTENS:
@@ -362,7 +362,8 @@ def _kubelet_version(host: Host, snapshot: HostSnapshot) -> str:
 
 
 def _proxy_drop_ins(files: Files) -> tuple[UnitText, ...]:
-    """For a unit that need not exist yet. Of two files with one name, the first directory's wins."""
+    """For a unit that need not exist yet. Of two files with the same name, the one in the first directory
+    counts."""
     first: dict[str, str] = {}
     for directory in (f"{directory}/{paths.PROXY_UNIT}.d" for directory in paths.UNIT_DIRECTORIES):
         for name in files.list(directory):
@@ -380,11 +381,11 @@ def _unwritable(host: Host, directory: str) -> str:
 
 
 def _obstacle(host: Host, path: str) -> str:
-    """Why we may not write at `path`, or an empty string."""
+    """Why we may not write at `path`; empty if we may."""
     state = host.files.state(path, lambda _path, _identity: "unread")
     if state.kind is Kind.SYMLINK:
         try:
-            host.files.status(path, follow=True)  # may it be followed?
+            host.files.status(path, follow=True)  # raises if it must not be followed
         except UnservableHostError as error:
             return error.message
     return state.obstacle

@@ -1,8 +1,8 @@
-"""Recognises cri-resmgr from another installer, or by hand, and takes it over if that is asked.
+"""Recognise cri-resmgr that another installer, or a person, has put on the node, and take it over on request.
 
 Taking over means to describe that installation in the record as if it were ours: its files are claimed with
-nothing before them, kubelet's files with a repaired text before them. The rest is the usual way: the
-difference, the plan, the rollback and the removal follow from the record.
+nothing before them, kubelet's files with a repaired text before them. The difference, the plan, the rollback
+and the removal then follow from the record as usual.
 """
 
 from __future__ import annotations
@@ -42,16 +42,16 @@ if TYPE_CHECKING:
 
 # Kubelet's own files without the relay: texts in, texts out. Pure.
 #
-# The shell installer of the Gardener extension for cri-resmgr deletes each line of kubelet.service that has
-# the word "containerd", and puts the relay's flag behind $KUBELET_EXTRA_ARGS, with a backslash after it.
-# Others name the relay in an environment file, or in kubelet's configuration.
+# The shell installer of the Gardener extension for cri-resmgr deletes each line of kubelet.service that
+# contains "containerd", and adds the relay's flag after $KUBELET_EXTRA_ARGS, followed by a backslash. Others
+# name the relay in an environment file, or in kubelet's configuration.
 
 _RELAY = r"(?:/var)?/run/cri-resmgr/cri-resmgr\.sock(?![\w./-])"
 _NAMES_RELAY = re.compile(_RELAY)
 _AS_ENDPOINT = re.compile(rf"(endpoint[\"']?\s*[=:\s]\s*[\"']?)(?:unix:(?://)?)?{_RELAY}", re.IGNORECASE)
 _ORDERS = re.compile(r"^(?:After|Wants|Requires|Requisite|BindsTo|PartOf|Upholds)[ \t]*=.*\n?", re.M)
 _TIES = frozenset(("Requires", "Requisite", "BindsTo", "PartOf", "StopPropagatedFrom"))
-# The flag as the shell installer leaves it: the last line of the command, its backslash continues nothing.
+# The flag as the shell installer leaves it: on the last line of the command, with a stray backslash.
 _APPENDED = re.compile(
     r"^(?P<before>.*)(?P<variable>\$\{?KUBELET_EXTRA_ARGS\}?)[ \t]*\\\n"
     rf"[ \t]*(?P<flag>--container-runtime-endpoint=\S*?{_RELAY})[ \t]*\\?[ \t]*"
@@ -59,7 +59,7 @@ _APPENDED = re.compile(
     re.M,
 )
 _RUNTIME = "containerd"
-# What Gardener's kubelet.service has, and the shell installer deletes.
+# What the shell installer deletes from Gardener's kubelet.service.
 _LOST = (
     "After=containerd.service",
     "Wants=containerd.service",
@@ -68,21 +68,20 @@ _LOST = (
 
 
 class Repaired(NamedTuple):
-    """`texts` are those that change. `lost` is what a deletion of lines has probably taken from kubelet's
-    unit."""
+    """Kubelet's repaired files."""
 
-    texts: Mapping[str, str]
-    lost: tuple[str, ...] = ()
+    texts: Mapping[str, str]  # those that change
+    lost: tuple[str, ...] = ()  # what was probably deleted from kubelet's unit
 
 
 def sources_of(base: KubeletBase) -> tuple[str, ...]:
-    """Those of kubelet's own files that name the relay."""
+    """Kubelet's own files that name the relay."""
     return tuple(text.path for text in texts_of(base) if _NAMES_RELAY.search(_effective(text.text)))
 
 
 def repair_base(base: KubeletBase, endpoint: str) -> Repaired:
-    """Kubelet's files with the runtime's `endpoint` in place of the relay, and without orders for the
-    proxy's unit, which will not always be there."""
+    """Kubelet's files with the runtime's `endpoint` in place of the relay, and without dependencies on the
+    proxy's unit, which will not always exist."""
     texts: dict[str, str] = {}
     lost: tuple[str, ...] = ()
     sources = sources_of(base)
@@ -100,8 +99,8 @@ def repair_base(base: KubeletBase, endpoint: str) -> Repaired:
 
 
 def ties_of(base: KubeletBase) -> Iterable[str]:
-    """What is left in kubelet's unit that stops or restarts it with the proxy's: a line each, with its file.
-    `repair_base` takes such orders away, but not those that go over several lines."""
+    """What remains in kubelet's unit that stops or restarts kubelet with the proxy: a line each, with its
+    file. `repair_base` removes such dependencies, except those that span several lines."""
     for text in base.texts:
         for line in parse_unit(text):
             if line.key in _TIES and PROXY_UNIT in line.value.split():
@@ -109,7 +108,7 @@ def ties_of(base: KubeletBase) -> Iterable[str]:
 
 
 def with_texts(base: KubeletBase, texts: Mapping[str, str]) -> KubeletBase:
-    """The base with some of its files as `texts` have them."""
+    """The base with some of its files replaced by `texts`."""
 
     def changed(text: UnitText) -> UnitText:
         return UnitText(text.path, texts.get(text.path, text.text))
@@ -146,7 +145,7 @@ def _with_endpoint(text: str, endpoint: str) -> str:
 
 
 def _without_proxy_unit(found: re.Match[str]) -> str:
-    """One line that orders units, without the proxy's; the line goes if that was all."""
+    """A line of dependencies without the proxy's unit; empty if that was the only one."""
     key, _equals, value = found[0].partition("=")
     words = value.split()
     if PROXY_UNIT not in words:
@@ -156,24 +155,25 @@ def _without_proxy_unit(found: re.Match[str]) -> str:
 
 
 def _was_cut(text: str) -> bool:
-    """Whether the lines that name containerd are gone from a unit that runs kubelet."""
+    """Whether a unit that runs kubelet has lost the lines that name containerd."""
     return "ExecStart=" in text and _RUNTIME not in text
 
 
 def _in_front(found: re.Match[str]) -> str:
-    """The flag in front of the variable, where the distribution has it: the last word stays the variable."""
+    """The flag before the variable, where the distribution has it, so that the last word stays the
+    variable."""
     before, variable, flag = found["before"], found["variable"], found["flag"]
     if before.lstrip().startswith("ExecStart"):
         return f"{before}\\\n    {flag} \\\n    {variable}"
     return f"    {flag} \\\n{before}{variable}"
 
 
-# Finds an installation of cri-resmgr that is not ours. Only reads.
+# Find an installation of cri-resmgr that is not ours. Read-only.
 #
-# Known are upstream's release archive, which the Gardener extension's shell installer copies, and upstream's
-# packages (unit and environment file elsewhere), unpacked by hand: the proxy's unit tells which one it is.
+# It may come from upstream's release archive, which the Gardener extension's shell installer copies, or from
+# upstream's packages (unit and environment file elsewhere), unpacked by hand. The proxy's unit tells which.
 
-_DEFAULT_RUNTIME = "/var/run/containerd/containerd.sock"  # cri-resmgr's own, without --runtime-socket
+_DEFAULT_RUNTIME = "/var/run/containerd/containerd.sock"  # cri-resmgr's default for --runtime-socket
 _PROGRAM = "cri-resmgr"
 _SAMPLE = "/etc/cri-resmgr/fallback.cfg.sample"
 _TREES = ("/opt/intel/licenses/cri-resource-manager", "/opt/intel/share/doc/cri-resource-manager")
@@ -181,30 +181,24 @@ _PACKAGED = re.compile(r"/(?:etc/(?:default|sysconfig)/cri-res|(?:usr/)?(?:local
 
 
 class Earlier(NamedTuple):
-    """What another installer, or a person, has put on this node.
-
-    `on_relay`: kubelet's own files name the relay, `sources` are those. `endpoint` is the runtime's, empty if
-    it is not known. `repairs` are kubelet's files as they have to be without that installation. `files` are
-    its own, which go, `trees` directories of its documentation. `lost` is what it has deleted from kubelet's
-    unit. `obstacles` say why it cannot be taken over, `ties` what would stop kubelet with the proxy's
-    unit."""
+    """What another installer, or a person, has put on this node."""
 
     unit_file: str
-    on_relay: bool
-    sources: tuple[str, ...] = ()
-    endpoint: str = ""
-    repairs: Mapping[str, bytes] = {}
-    files: tuple[str, ...] = ()
-    trees: tuple[str, ...] = ()
-    lost: tuple[str, ...] = ()
-    obstacles: tuple[str, ...] = ()
-    ties: tuple[str, ...] = ()
+    on_relay: bool  # kubelet's own files name the relay
+    sources: tuple[str, ...] = ()  # those files
+    endpoint: str = ""  # the runtime's; empty: unknown
+    repairs: Mapping[str, bytes] = {}  # kubelet's files as they have to be without that installation
+    files: tuple[str, ...] = ()  # its own, which are removed
+    trees: tuple[str, ...] = ()  # directories of its documentation
+    lost: tuple[str, ...] = ()  # what it has deleted from kubelet's unit
+    obstacles: tuple[str, ...] = ()  # why it cannot be taken over
+    ties: tuple[str, ...] = ()  # what would stop kubelet with the proxy's unit
 
 
 def find_earlier(
     files: Files, snapshot: HostSnapshot, settings: Settings, claimed: Collection[str]
 ) -> Earlier | None:
-    """The installation that is not ours, or None. `claimed` are the paths that are.
+    """The installation that is not ours, or None. `claimed` are the paths that are ours.
 
     Raises OSError.
     """
@@ -239,7 +233,7 @@ def find_earlier(
 
 
 def _required_by_link(files: Files, kubelet_unit: str) -> Iterable[str]:
-    """The links that systemd makes for `RequiredBy=` in the proxy's unit."""
+    """The links that systemd creates for `RequiredBy=` in the proxy's unit."""
     for directory in paths.UNIT_DIRECTORIES:
         link = f"{directory}/{kubelet_unit}.requires/{paths.PROXY_UNIT}"
         if files.state(link).exists:
@@ -259,7 +253,7 @@ def _foreign_unit(files: Files, snapshot: HostSnapshot, claimed: Collection[str]
 
 
 def _exec_start(unit: UnitText) -> str:
-    """The name of the program that the unit runs; empty if it runs none."""
+    """The name of the program that the unit runs; empty if none."""
     lines = [line for line in parse_unit(unit) if (line.section, line.key) == ("Service", "ExecStart")]
     try:
         return posixpath.basename(parse_exec(lines[-1]).words[0]) if lines else ""
@@ -268,7 +262,8 @@ def _exec_start(unit: UnitText) -> str:
 
 
 def _candidates(unit: UnitText) -> Iterable[str]:
-    """Where that installation may have files: upstream's places, and what its unit names in a package's."""
+    """Where that installation may have files: upstream's places, and those of a package that its unit
+    names."""
     upstream = (paths.BINARY, paths.PROXY_UNIT_FILE, paths.PROXY_ENVIRONMENT, *paths.CONFIG_FILES, _SAMPLE)
     named = []
     for line in parse_unit(unit):
@@ -279,20 +274,20 @@ def _candidates(unit: UnitText) -> Iterable[str]:
 
 
 def _runtime(process: ProcessState | None, settings: Settings) -> str:
-    """Where the real runtime listens: what settings say, or the running proxy's own command line."""
+    """Where the real runtime listens: as the settings say, or by the running proxy's own command line."""
     wanted = settings.proxy.runtime_endpoint
     if wanted != "auto":
         return wanted
     if process is None:
         return ""
-    # Go's flags take one hyphen or two.
+    # Go accepts flags with one hyphen or two.
     argv = tuple(f"-{word}" if re.match(r"-[a-z]", word) else word for word in process.argv)
     return last_flag(argv, "--runtime-socket") or _DEFAULT_RUNTIME
 
 
-# How the record describes another installer's work. Only reads.
+# How the record describes another installer's work. Read-only.
 
-# Made by upstream's archive; they go only if nothing is in them.
+# Created by upstream's archive; deleted only if they are empty.
 _DIRECTORIES = (
     "/etc/cri-resmgr",
     "/opt/intel",
@@ -305,14 +300,14 @@ _WHY = "as the earlier installation had it"
 
 
 def _taken_over(files: Files, record: Record, earlier: Earlier, kubelet_unit: str) -> Record:
-    """The record with the `earlier` installation in it, as it is now. One that kubelet is not on is good
-    without units: a rollback starts nothing."""
+    """The record including the `earlier` installation as it is now. One that kubelet does not use is recorded
+    without units, so that a rollback starts nothing."""
     places = (*earlier.files, *earlier.repairs, *_DIRECTORIES, *paths.PROXY_STATE, *earlier.trees)
     states = {path: files.state(path) for path in (*places, paths.PROXY_WANTED)}
     base = {path: _repair(states[path], content) for path, content in earlier.repairs.items()}
     record = replace(record, owned={**record.owned, **base})
     if not earlier.unit_file:
-        return record  # ours is installed, or the relay is named where nothing serves it
+        return record  # ours is installed, or nothing serves the relay that the files name
     theirs = {path: Owned(wrote=(states[path].digest,)) for path in earlier.files}
     theirs[paths.PROXY_WANTED] = Owned(before=states[paths.PROXY_WANTED])
     theirs |= {path: Owned(goes=Goes.EMPTY, before=states[path]) for path in _DIRECTORIES}
@@ -337,8 +332,8 @@ def _good_file(path: str, state: FileState, part: Part) -> DesiredFile:
     return DesiredFile(path, state.mode, part, state.digest, state.size)
 
 
-# Whether this run takes an earlier installation over, and what it has to say about one. Only reads; what the
-# record is to say is put into the store, which writes it before the first change of the host.
+# Whether this run takes over an earlier installation, and its findings about one. Read-only: the store writes
+# the record before the first change of the host.
 
 
 def consider(
@@ -348,11 +343,11 @@ def consider(
     snapshot: HostSnapshot,
     look: Callable[[Record], HostSnapshot],
 ) -> tuple[HostSnapshot, tuple[Finding, ...]]:
-    """The snapshot that the run continues with, and what is to be said. In a takeover, also one that was cut
-    off, kubelet's base in it is the repaired one: it is what kubelet will have. `look` takes a snapshot with
+    """The snapshot with which the run continues, and the findings. In a takeover, including an interrupted
+    one, it has kubelet's base as repaired, which is what kubelet will have. `look` takes a snapshot with
     everything that a record claims.
 
-    Raises OSError, UnservableHostError, and InvalidInputError where a takeover would lose configs.
+    Raises OSError, UnservableHostError, and InvalidInputError if a takeover would lose configs.
     """
     by_config = _by_config(snapshot, store.record)
     snapshot = _repaired(snapshot, store, by_config=by_config)
@@ -380,19 +375,19 @@ def _repaired(snapshot: HostSnapshot, store: RecordStore, *, by_config: bool) ->
 
 
 def _check_configs(request: Request, earlier: Earlier) -> None:
-    """Without configs the policy would become none, because a person forgot an option."""
+    """Without configs the policy would become none, because someone forgot an option."""
     found = [path for path in earlier.files if path in paths.CONFIG_FILES]
     if found and request.configs is None and not request.default_configs and not request.inspect:
         raise InvalidInputError(
-            [f"--configs is missing: the installation that is taken over has configs ({', '.join(found)})"],
-            "give a directory with the same files, or, if the policy none is what you want, "
-            "--default-configs; nothing was touched",
+            [f"--configs is missing: the installation to take over has configs ({', '.join(found)})"],
+            "give a directory with the same files or, if you want the policy none, --default-configs; "
+            "nothing was touched",
         )
 
 
 def _by_config(snapshot: HostSnapshot, record: Record) -> bool:
-    """Whether the running kubelet has the relay from its configuration: no flag names an endpoint. After a
-    takeover that was cut off, the configuration may have been repaired since kubelet's start."""
+    """Whether the running kubelet has the relay from its configuration: no flag names an endpoint. In an
+    interrupted takeover, the configuration may have been repaired since kubelet's start."""
     process, unit = snapshot.kubelet.process, snapshot.kubelet.unit
     if process is None or process.flag("--container-runtime-endpoint") is not None:
         return False
@@ -401,14 +396,13 @@ def _by_config(snapshot: HostSnapshot, record: Record) -> bool:
 
 
 def _offer(earlier: Earlier) -> Iterable[Finding]:
-    """Not taken over: kubelet's analysis refuses a base that names the relay by itself."""
+    """No takeover was requested. Kubelet's analysis refuses a base that names the relay."""
     what = f"{earlier.unit_file} is not ours" if earlier.unit_file else "the relay is in kubelet's own files"
-    ours = "" if earlier.on_relay else ": its files are replaced, and come back with `remove`"
+    ours = "" if earlier.on_relay else ": its files are replaced, and `remove` restores them"
     yield warning(
         "earlier-installation",
         f"another installation of cri-resmgr is on this node ({what}){ours}",
-        "`install --take-over` (settings: takeOver: true) takes it over for good; `plan --take-over` shows "
-        "how",
+        "`install --take-over` (settings: takeOver: true) takes it over for good; see `plan --take-over`",
     )
 
 
@@ -426,15 +420,15 @@ def _obstacles(earlier: Earlier) -> tuple[Finding, ...]:
 
 
 def _taken(earlier: Earlier) -> Iterable[Finding]:
-    repaired = f"; {', '.join(earlier.repairs)} is given {earlier.endpoint} back" if earlier.repairs else ""
+    repaired = f"; {earlier.endpoint} is restored in {', '.join(earlier.repairs)}" if earlier.repairs else ""
     what = earlier.unit_file or "cri-resmgr"
-    yield warning("takeover", f"an earlier installation is taken over ({what}){repaired}")
+    yield warning("takeover", f"taking over an earlier installation ({what}){repaired}")
     where = ", ".join(earlier.sources)
     if earlier.lost:
         yield warning(
             "takeover-lost",
-            f"lines that name containerd were deleted from {where}, and what they said is not known: "
-            f"probably {', '.join(earlier.lost)}",
-            "gardener-node-agent brings them with its next change of the unit; elsewhere compare with a node "
-            "that the other installer has never seen, and put them back by hand",
+            f"lines that name containerd were deleted from {where}; they are unknown, but probably were "
+            f"{', '.join(earlier.lost)}",
+            "gardener-node-agent restores them with its next change of the unit; elsewhere, restore them by "
+            "hand, as on a node that the other installer never touched",
         )

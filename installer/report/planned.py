@@ -73,7 +73,7 @@ def _first_line(plan: Plan, error: InstallerError | None) -> str:
         reasons = f"{refusals} reason" + ("s" if refusals > 1 else "")
         return f"refused ({reasons}); otherwise: {summary}"
     if is_remembered(error):
-        return f"failed here before, not tried again; the last good generation: {summary}"
+        return f"failed here before, not retried; the last good generation: {summary}"
     return f"not possible now (see the error); otherwise: {summary}" if error else summary
 
 

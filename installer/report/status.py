@@ -88,7 +88,7 @@ def render_status(seen: Assessment, past: Past, color: bool = False) -> str:
         lines.append(paint(held, YELLOW, color))
     if seen.remembered_failure:
         reason = one_line(seen.remembered_failure)
-        lines.append(paint(f"this generation failed here and is not tried again: {reason}", YELLOW, color))
+        lines.append(paint(f"this generation failed here and is not retried: {reason}", YELLOW, color))
     for finding in plan.findings:
         lines += finding_lines(finding, paint(f"{finding.severity}:", YELLOW, color))
     lines.append(paint(verdict(seen), GREEN if is_well(seen) else RED, color))

@@ -32,7 +32,7 @@ from installer.inputs.settings import load_settings
 from installer.model.containers import CpuResources
 from installer.model.event import Event
 from installer.model.names import Mode
-from installer.node.reconcile import look, reconcile
+from installer.node.reconcile import inspect, reconcile
 from tests.host.node import Node
 
 #: Longer than any run of a test takes.
@@ -294,7 +294,7 @@ class Run:
         request = Request(*asked, despite_pause=True, take_over=settings.take_over)
         try:
             if self.only_look:
-                changed = bool(look(request, host).plan.steps)
+                changed = bool(inspect(request, host).plan.steps)
             else:
                 changed = reconcile(request, host, emit)
             how = "changed" if changed else "nothing"

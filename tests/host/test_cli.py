@@ -123,6 +123,6 @@ def test_a_plan_asks_what_an_installation_asks(node: Node) -> None:
     assert node.run("plan", code=3).err == ""
     node.run("install", code=5)
     planned = node.run("plan", code=5)
-    assert planned.out == "failed here before, not tried again; the last good generation: nothing to do\n"
+    assert planned.out == "failed here before, not retried; the last good generation: nothing to do\n"
     assert planned.err == node.run("install", code=5).err
     assert node.run("plan", "--retry", code=3).out.startswith("2 to change; ")

@@ -80,12 +80,12 @@ def static(cpus: int) -> str:
 def test_a_force_config_that_was_corrected_needs_no_retry(
     forced: Node, bad: str, code: int, why: str, good: str
 ) -> None:
-    """Also with the same policy. Only what has failed is not tried again."""
+    """Also with the same policy. Only what has failed is not retried."""
     force(forced, bad)
     kubelet = forced.invocations()[0]
     assert why in forced.run("install", code=code).err
     again = forced.run("install", code=code).err
-    assert ("is not tried again" in again) == (code == 5)
+    assert ("is not retried" in again) == (code == 5)
     force(forced, good)
     forced.run("install")
     forced.expect_good()
@@ -118,7 +118,7 @@ def test_a_torn_cache_is_mended_though_a_failure_is_remembered(node: Node, damag
     restart_with(node, torn)
     assert f"set the torn {CACHE} aside" in node.run("plan", code=5).out
     kept = node.run("install", code=5)
-    assert "is not tried again" in kept.err
+    assert "is not retried" in kept.err
     assert node.path(f"{CACHE}.torn").read_bytes() == torn
     wait_healthy(node.host)
     assert serves(node.host)
@@ -136,7 +136,7 @@ def test_what_the_agent_sends_is_in_force_until_there_is_a_force_cfg(node: Node)
     push(node, "balloons")
     said = node.run("plan").out
     assert "holds a configuration from its agent (policy balloons)" in said
-    assert "use force.cfg, which goes before it" in said
+    assert "use force.cfg, which takes precedence over it" in said
     force(node, NONE)
     converged = node.run("install", "--output", "json").events[-1]["data"]
     assert (converged["policy"], converged["policySource"]) == ("none", "force.cfg")

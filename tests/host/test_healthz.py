@@ -67,9 +67,9 @@ def test_r13_a_process_that_holds_kubelets_port_speaks_for_nobody(node: Node, st
         steal(node)
         with untouched(node.host):
             refused = node.run("install", code=4)
-        assert "another process than kubelet.service listens at http://127.0.0.1:10248/healthz" in refused.err
+        assert "a process other than kubelet.service listens at http://127.0.0.1:10248/healthz" in refused.err
         assert "ss -ltnp 'sport = :10248'" in refused.err
-        assert "another process than kubelet.service answers on its healthz" in node.run("status", code=3).out
+        assert "a process other than kubelet.service answers on its healthz" in node.run("status", code=3).out
     node.run("install")
     node.expect_good()
 

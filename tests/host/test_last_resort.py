@@ -60,12 +60,12 @@ def test_r8_drift_in_a_quarantine_is_mended_towards_the_good_generation(node: No
     node.run("install")
     good = {path: node.path(path).read_bytes() for path in (BINARY, GUARD, PROXY_ENVIRONMENT)}
     node.upgrade(fault=CRASHES)
-    assert "remembered and not tried again" in node.run("install", code=5).err
+    assert "remembered and not retried" in node.run("install", code=5).err
     with node.restarts(kubelet=False, proxy=False):
         node.path(GUARD).unlink()
         said = node.run("install", code=5)
-        assert "is not tried again" in said.err
-        assert "the last good generation is kept in place meanwhile" in said.err
+        assert "is not retried" in said.err
+        assert "the last good generation stays in place meanwhile" in said.err
         assert {path: node.path(path).read_bytes() for path in good} == good
     with node.restarts(kubelet=False, proxy=True):
         node.path(BINARY).write_bytes(b"somebody's\n")

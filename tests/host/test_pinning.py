@@ -268,9 +268,7 @@ def test_who_comes_while_the_proxy_starts_is_adopted_at_once(node: Node) -> None
     ended = run_apart(node, Mode.INSTALL, listen=comes)
     assert ended.how == "changed", ended
     assert "adopted: default/late/late" in ended.said
-    weights = {
-        enforced(node.host, one)["cpu.shares"] for one in running(node) - {*workload.strangers.values()}
-    }
+    weights = {enforced(node.host, one)["cpu.shares"] for one in running(node) - {*workload.unknown.values()}}
     assert "307" in weights
     assert but_cpus(workload.usage) == but_cpus(before)
     node.expect_good()
@@ -282,7 +280,7 @@ def test_killed_while_the_proxy_is_stopped_systemd_starts_it(node: Node) -> None
     node.run("install")
     start(node, pods=1, each=2)
     node.fallback(REAL_POLICY)
-    adopted = "adopt running containers, if there are any that the proxy does not know"
+    adopted = "adopt running containers that the proxy does not know, if there are any"
     with node.restarts(kubelet=False, proxy=True):
         assert converge(node, Mode.INSTALL, listen=DieAfter(adopted)) == "killed"
         assert node.host.systemctl("is-active", PROXY, check=False) == "inactive"

@@ -242,7 +242,7 @@ def make_read_only(host: ThrowawayHost, directory: str) -> None:
 def test_drop_in_directory_that_reads_only(node: Node) -> None:
     make_read_only(node.host, DROP_INS)
     said = node.refused("unit-directory-read-only")
-    assert f"{DROP_INS} cannot be written to: " in said
+    assert f"{DROP_INS} is not writable: " in said
     assert "kubelet.dropInDirectory" in said
 
     node.command.set(kubelet={"dropInDirectory": "/usr/local/lib/systemd/system"})
@@ -255,7 +255,7 @@ def test_every_directory_that_reads_only(node: Node) -> None:
         make_read_only(node.host, directory)
     said = node.refused("unit-directory-read-only", "directory-not-writable")
     for directory in ("/opt/intel/bin", "/etc/cri-resmgr", "/etc/default", "/etc/systemd/system"):
-        assert f"{directory} cannot be written to: " in said
+        assert f"{directory} is not writable: " in said
 
 
 @pytest.mark.parametrize("directory", ["/opt/intel/bin", "/var/lib/cri-resmgr-installer"])
@@ -322,7 +322,7 @@ def test_warnings(node: Node) -> None:
     )
     said = node.installed().said
     assert "fallback.cfg has no effect on this node" in said
-    assert "use force.cfg, which goes before it" in said
+    assert "use force.cfg, which takes precedence over it" in said
     assert "on all interfaces" in said
     assert "secrets among them" in said
     assert f"may delete all of {DROP_INS}" in said

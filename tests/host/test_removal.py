@@ -217,7 +217,7 @@ def test_while_the_runtime_is_down_a_kubelet_that_runs_is_left_alone(node: Node)
         said = node.run("remove", code=4).err
         assert "refused" in node.run("plan", "--mode", "remove", code=4).out
     assert "run/containerd/containerd.sock: no socket" in said
-    assert "a kubelet that runs is left alone" in said
+    assert "so the running kubelet is left alone" in said
     node.host.systemctl("start", "containerd.service")
     node.run("remove")
     node.expect_untraced()

@@ -1,6 +1,6 @@
 """R4, R8: how far a way back reaches, and how long kubelet may suffer meanwhile.
 
-That it happens at all, is remembered and not tried again, is in test_way_back.py.
+That it happens at all, is remembered and not retried, is in test_way_back.py.
 """
 
 import time
@@ -97,7 +97,7 @@ def test_r8_a_kubelet_that_did_not_come_up_on_the_relay_is_healthy_when_we_say_s
     assert "last lines of the journal of kubelet.service" in ended.err
     assert not changed_since(before, node, "/etc/standin-kubelet.json")
     assert not node.on_relay()
-    assert "not tried again" in node.run("install", code=5).err
+    assert "is not retried" in node.run("install", code=5).err
 
 
 @rule("R8")

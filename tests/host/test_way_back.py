@@ -1,4 +1,4 @@
-"""R4, R8: what fails is undone within its time, blamed only in a sound environment, and not tried again."""
+"""R4, R8: what fails is undone within its time, blamed only in a sound environment, and not retried."""
 
 import time
 from collections.abc import Iterator
@@ -45,7 +45,7 @@ def test_a_first_install_of_a_proxy_that_does_not_serve_never_touches_kubelet(
     assert node.invocations()[0] == kubelet
     node.expect_untraced(allowed=STATE)
     again = node.run("install", code=5)
-    assert "is not tried again" in again.err
+    assert "is not retried" in again.err
     assert "--retry" in again.err
     node.upgrade(version="v0.9.4")
     node.run("install")
@@ -70,7 +70,7 @@ def test_an_upgrade_that_fails_brings_the_good_version_back_while_kubelet_stays(
     assert node.path(BINARY).read_bytes() == good
     assert node.invocations()[0] == kubelet
     node.run("install", "--retry", code=5)
-    assert "not tried again" in node.run("status", code=3).out
+    assert "is not retried" in node.run("status", code=3).out
     told = node.run("--output", "json", "install", "--retry", code=5).events
     (block,) = (event["data"] for event in told if event["kind"] == "diagnostics")
     assert {file["path"] for file in block["plan"]["files"]} == {BINARY, PROXY_ENVIRONMENT}

@@ -41,19 +41,19 @@ Usage = Mapping[str, Mapping[str, str]]
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """A node with containers that were there first. `strangers`: name -> ID."""
+    """A node with containers that were there first. `unknown`: name -> ID."""
 
     node: Node
-    strangers: dict[str, str]
+    unknown: dict[str, str]
 
     @property
     def usage(self) -> dict[str, dict[str, str]]:
-        return {name: enforced(self.node.host, identity) for name, identity in self.strangers.items()}
+        return {name: enforced(self.node.host, identity) for name, identity in self.unknown.items()}
 
     @property
     def pids(self) -> list[int | None]:
         """Another one after a restart of the container."""
-        return [container_pid(self.node.host, identity) for identity in self.strangers.values()]
+        return [container_pid(self.node.host, identity) for identity in self.unknown.values()]
 
     def repin(self) -> None:
         """Takes CPUs and weight from each of them, on a node with the policy none."""
@@ -118,14 +118,14 @@ def start_once(node: Node, pods: int = 1, each: int = 3) -> None:
     kept = node.scratch / "workload.json"
     if not kept.exists():
         workload = start(node, pods, each)
-        found = {"strangers": workload.strangers, "usage": workload.usage, "pids": workload.pids}
+        found = {"unknown": workload.unknown, "usage": workload.usage, "pids": workload.pids}
         kept.write_text(json.dumps(found))
 
 
 def expect_kept(node: Node, policy: str) -> None:
     """Nobody was restarted, nor has less than at first; only a real policy has CPUs of theirs."""
     kept = json.loads((node.scratch / "workload.json").read_text())
-    workload = Workload(node, kept["strangers"])
+    workload = Workload(node, kept["unknown"])
     assert workload.pids == kept["pids"], "a container was restarted"
     now: Usage = workload.usage
     before: Usage = kept["usage"]

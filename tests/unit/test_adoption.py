@@ -25,7 +25,7 @@ from installer.node.adoption import (
     divide,
     find_lost,
     find_reduced,
-    with_strangers,
+    with_creations,
 )
 from installer.node.apply import apply_plan
 from installer.node.kubelet_start import await_calm
@@ -43,7 +43,7 @@ CREATION: dict[str, int | str] = {
     "oom_score_adj": 900,
 }
 FREE = CgroupState("0-3", "0", "0-3", "0", shares=30)
-STRANGER = RunningContainer(
+UNKNOWN = RunningContainer(
     "aa", "web", "web-0", "ns", False, "uid", 7, CpuResources(shares=30), FREE, CREATION
 )
 
@@ -70,7 +70,7 @@ def entry_of(raw: bytes) -> dict[str, Any]:
 
 @rule("R14")
 def test_the_proxys_own_entry_gets_what_the_stranger_was_created_with_and_all_else_stays() -> None:
-    written = with_strangers(cache(), [STRANGER])
+    written = with_creations(cache(), [UNKNOWN])
     entry = entry_of(written)
     assert entry["LinuxReq"] == CREATION
     # 29.296875m: cri-resmgr rounds it up to 30m, which give 30 shares; its own estimate (29m) would give 29.
@@ -86,22 +86,22 @@ def test_the_proxys_own_entry_gets_what_the_stranger_was_created_with_and_all_el
 
 def test_requests_of_a_guaranteed_and_of_a_best_effort_pod() -> None:
     pod = {"ID": "pp", "CgroupParent": "/kubepods/poduid"}
-    guaranteed = entry_of(with_strangers(cache(Pods={"pp": pod}), [STRANGER]))
+    guaranteed = entry_of(with_creations(cache(Pods={"pp": pod}), [UNKNOWN]))
     both = {"cpu": "29296875n", "memory": "67108864"}
     assert guaranteed["Resources"] == {"requests": both, "limits": both}
     free = replace(FREE, shares=2)
-    least = replace(STRANGER, creation={"cpu_shares": 2, "oom_score_adj": 1000}, cgroup=free)
-    assert entry_of(with_strangers(cache(), [least]))["Resources"] == {}
+    least = replace(UNKNOWN, creation={"cpu_shares": 2, "oom_score_adj": 1000}, cgroup=free)
+    assert entry_of(with_creations(cache(), [least]))["Resources"] == {}
 
 
 @pytest.mark.parametrize("shares", [3, 10, 21, 30, 102, 512, 1024, 2048, 4096 * 7, 262144])
 def test_the_request_gives_exactly_the_weight_and_is_read_back_so(shares: int) -> None:
-    stranger = replace(STRANGER, creation={"cpu_shares": shares}, cgroup=replace(FREE, shares=shares))
-    raw = with_strangers(cache(), [stranger])
+    container = replace(UNKNOWN, creation={"cpu_shares": shares}, cgroup=replace(FREE, shares=shares))
+    raw = with_creations(cache(), [container])
     known = parse_cache(raw).containers["aa"]
     assert known.request is not None
     assert known.request * 1024 // 1000 == shares  # as cri-resmgr computes it
-    assert keeps_weight(stranger, parse_cache(raw))
+    assert keeps_weight(container, parse_cache(raw))
 
 
 @pytest.mark.parametrize(
@@ -120,30 +120,30 @@ def test_the_request_gives_exactly_the_weight_and_is_read_back_so(shares: int) -
 def test_the_weight_that_a_container_has_to_keep(
     creation: dict[str, int | str] | None, now: CgroupState | None, due: int
 ) -> None:
-    found = due_shares(replace(STRANGER, creation=creation, cgroup=now))
+    found = due_shares(replace(UNKNOWN, creation=creation, cgroup=now))
     assert found == due or (now is not None and now.weight == 39 and found >= 998)
 
 
 def test_who_can_be_adopted() -> None:
-    def why(raw: bytes | None, container: RunningContainer = STRANGER) -> str:
+    def why(raw: bytes | None, container: RunningContainer = UNKNOWN) -> str:
         adoptable, others = divide([container], parse_cache(raw))
         assert len(adoptable) + len(others) == 1
         return "".join(reason for _one, reason in others)
 
     assert why(cache()) == ""
     assert why(None) == ""
-    assert why(cache(), replace(STRANGER, id="bb")) == ""
+    assert why(cache(), replace(UNKNOWN, id="bb")) == ""
     assert why(b"\0" * 9) == ""  # it is set aside
     assert "not known (version 2)" in why(cache(Version="2"))
-    assert "how it was created" in why(cache(), replace(STRANGER, created=None, creation=None))
-    assert why(cache(), replace(STRANGER, created=None)) == ""  # CRI-O
+    assert "how it was created" in why(cache(), replace(UNKNOWN, created=None, creation=None))
+    assert why(cache(), replace(UNKNOWN, created=None)) == ""  # CRI-O
 
 
 def test_who_is_a_stranger() -> None:
-    adopted = parse_cache(with_strangers(cache(), [STRANGER]))
-    assert divide([STRANGER, replace(STRANGER, through_proxy=True)], adopted) == ([], [])
+    adopted = parse_cache(with_creations(cache(), [UNKNOWN]))
+    assert divide([UNKNOWN, replace(UNKNOWN, through_proxy=True)], adopted) == ([], [])
     # Created through a proxy whose cache is gone since.
-    (found,), others = divide([replace(STRANGER, through_proxy=True)], parse_cache(cache()))
+    (found,), others = divide([replace(UNKNOWN, through_proxy=True)], parse_cache(cache()))
     assert (found.id, others) == ("aa", [])
 
 
@@ -151,13 +151,13 @@ def test_who_has_got_the_lowest_weight_without_a_request_is_a_stranger_still() -
     entry: dict[str, Any] = {"ID": "aa", "PodID": "pp", "Resources": {}}
     entry |= {"LinuxReq": {"cpu_shares": 2, "cpuset_cpus": "0"}}
     cut = parse_cache(cache(Containers={"uid:web": entry}))
-    assert divide([STRANGER], cut) == ([STRANGER], [])
-    best_effort = replace(STRANGER, creation={"cpu_shares": 2})
+    assert divide([UNKNOWN], cut) == ([UNKNOWN], [])
+    best_effort = replace(UNKNOWN, creation={"cpu_shares": 2})
     assert divide([best_effort], cut) == ([], [])
     # The creation has what the proxy gave to exclusive CPUs, and its cache was lost: kubelet knows better.
     exclusive = replace(best_effort, through_proxy=True, asked=1024)
     assert divide([exclusive], cut) == ([exclusive], [])
-    told = with_strangers(cache(), [exclusive])
+    told = with_creations(cache(), [exclusive])
     assert entry_of(told)["LinuxReq"]["cpu_shares"] == 1024
     assert keeps_weight(exclusive, parse_cache(told))
 
@@ -170,15 +170,15 @@ def test_what_the_proxy_has_rounded_is_corrected_and_is_no_stranger() -> None:
         "LinuxReq": {"cpu_shares": 30},
     }
     raw = cache(Containers={"uid:web": entry})
-    own = replace(STRANGER, through_proxy=True)
+    own = replace(UNKNOWN, through_proxy=True)
     assert divide([own], parse_cache(raw)) == ([], [])
     assert not keeps_weight(own, parse_cache(raw))
-    assert keeps_weight(own, parse_cache(with_strangers(raw, [own])))
+    assert keeps_weight(own, parse_cache(with_creations(raw, [own])))
 
 
 def test_cpus_in_the_creation_behind_the_proxy_are_not_the_containers() -> None:
-    own = replace(STRANGER, through_proxy=True, creation={"cpu_shares": 30, "cpuset_cpus": "0"})
-    assert entry_of(with_strangers(cache(), [own]))["LinuxReq"] == {"cpu_shares": 30}
+    own = replace(UNKNOWN, through_proxy=True, creation={"cpu_shares": 30, "cpuset_cpus": "0"})
+    assert entry_of(with_creations(cache(), [own]))["LinuxReq"] == {"cpu_shares": 30}
 
 
 # -- the steps -------------------------------------------------------------------------------
@@ -187,7 +187,7 @@ def test_cpus_in_the_creation_behind_the_proxy_are_not_the_containers() -> None:
 def pinned_host(root: Path, raw: bytes | None = cache()) -> FakeHost:
     fake = FakeHost(root)
     fake.cri.sockets[ENDPOINT] = CONTAINERD
-    fake.cri.running = (STRANGER,)
+    fake.cri.running = (UNKNOWN,)
     (root / "run/containerd").mkdir(parents=True)
     (root / ENDPOINT.removeprefix("unix:///")).touch()
     (root / paths.BINARY[1:]).parent.mkdir(parents=True)
@@ -237,7 +237,7 @@ def test_the_old_cache_is_kept_until_the_weights_are_seen_to_hold(tmp_path: Path
     fake = pinned_host(tmp_path)
     carry_out(fake, StepKind.ADOPT)
     assert text(tmp_path, OLD_CACHE) == cache()
-    assert text(tmp_path, paths.PROXY_CACHE) == with_strangers(cache(), [STRANGER])
+    assert text(tmp_path, paths.PROXY_CACHE) == with_creations(cache(), [UNKNOWN])
     assert (tmp_path / paths.PROXY_CACHE[1:]).stat().st_mode & 0o777 == 0o600
     assert not fake.validator.calls  # an earlier start has seen it
     carry_out(fake, StepKind.CHECK_WEIGHTS)
@@ -264,7 +264,7 @@ def test_the_proxy_is_shown_whom_it_has_not_seen_under_the_policy_none(
 def test_weight_that_a_start_of_somebody_else_has_taken_is_given_back_at_the_runtime(tmp_path: Path) -> None:
     """A policy that has no room for a container leaves it as it is, whatever the cache says."""
     fake = pinned_host(tmp_path)
-    fake.cri.running = (replace(STRANGER, cgroup=replace(FREE, shares=2)),)
+    fake.cri.running = (replace(UNKNOWN, cgroup=replace(FREE, shares=2)),)
     carry_out(fake, StepKind.ADOPT)
     (given,) = [call for call in fake.cri.calls if call.method == "update"]
     assert given == Call("update", ENDPOINT, {"aa": CpuResources(shares=30)})
@@ -277,9 +277,9 @@ def test_what_never_ran_and_stands_in_the_way_of_a_running_one_is_removed(tmp_pa
     """The proxy's cache has one entry for both, and would lose the running one. What kubelet is about to
     start stays, and so does what belongs to another pod."""
     fake = pinned_host(tmp_path)
-    left = UnstartedContainer("bb", STRANGER.pod_uid, STRANGER.name, "ns/web-0/web")
-    starting = UnstartedContainer("cc", STRANGER.pod_uid, "sidecar", "ns/web-0/sidecar")
-    others = UnstartedContainer("dd", "another", STRANGER.name, "ns/web-1/web")
+    left = UnstartedContainer("bb", UNKNOWN.pod_uid, UNKNOWN.name, "ns/web-0/web")
+    starting = UnstartedContainer("cc", UNKNOWN.pod_uid, "sidecar", "ns/web-0/sidecar")
+    others = UnstartedContainer("dd", "another", UNKNOWN.name, "ns/web-1/web")
     fake.cri.created = (left, starting, others)
     said = carry_out(fake, StepKind.ADOPT)
     assert [one.id for one in fake.cri.created] == ["cc", "dd"]
@@ -295,7 +295,7 @@ def test_a_restart_of_kubelet_waits_for_containers_that_it_is_starting(tmp_path:
     assert (said, fake.clock.time) == ([], 0.0)
     fake.cri.created = (UnstartedContainer("cc", "uid", "sidecar", "ns/web-0/sidecar"),)
     await_calm(fake.host, lambda event: said.append(event.message))
-    assert said == ["kubelet is starting 1 containers: its restart waits for them"]
+    assert said == ["kubelet is starting 1 containers: waiting for them before its restart"]
     assert 9.0 <= fake.clock.time <= 11.0
     fake.cri.sockets[paths.RELAY_ENDPOINT] = "nobody answers"
     waited = fake.clock.time
@@ -304,18 +304,18 @@ def test_a_restart_of_kubelet_waits_for_containers_that_it_is_starting(tmp_path:
 
 
 def test_nobody_is_stopped_for_nothing(tmp_path: Path) -> None:
-    fake = pinned_host(tmp_path, with_strangers(cache(), [STRANGER]))
+    fake = pinned_host(tmp_path, with_creations(cache(), [UNKNOWN]))
     carry_out(fake, StepKind.ADOPT, StepKind.CHECK_WEIGHTS)
     assert not fake.calls or {call.method for call in fake.calls} == {"remove"}
 
 
 def test_who_comes_while_the_proxy_is_shown_the_others_is_shown_to_it_too(tmp_path: Path) -> None:
     fake = pinned_host(tmp_path, None)
-    see, new = sees(fake), replace(STRANGER, id="bb", name="new")
+    see, new = sees(fake), replace(UNKNOWN, id="bb", name="new")
 
     def late(state: Path) -> str:
         said = see(state)
-        fake.cri.running = (STRANGER, new)
+        fake.cri.running = (UNKNOWN, new)
         return said
 
     fake.validator.on_see = late
@@ -376,7 +376,7 @@ def test_a_program_that_cannot_be_shown_them_is_a_failure_with_its_complaint(tmp
 
 def test_a_program_that_does_not_see_them_is_a_failure_that_names_them(tmp_path: Path) -> None:
     fake = pinned_host(tmp_path, None)
-    with pytest.raises(StepFailedError, match="has not seen ns/web-0/web") as failure:
+    with pytest.raises(StepFailedError, match="did not find ns/web-0/web") as failure:
         carry_out(fake, StepKind.ADOPT)
     assert failure.value.interfered
 
@@ -388,7 +388,7 @@ def test_a_weight_that_is_lost_is_a_failure_and_the_cache_comes_back(tmp_path: P
 
     def cut(endpoint: str, timeout: float = 10.0) -> tuple[RunningContainer, ...]:
         if any(call.method == "write" and call.target == paths.PROXY_CACHE for call in fake.calls):
-            fake.cri.running = (replace(STRANGER, cgroup=replace(FREE, cpus="0", shares=2)),)
+            fake.cri.running = (replace(UNKNOWN, cgroup=replace(FREE, cpus="0", shares=2)),)
         return real(endpoint, timeout)
 
     fake.cri.containers = cut  # type: ignore[method-assign]
@@ -433,8 +433,8 @@ def test_a_real_policy_goes_on_with_the_adopted_cache(tmp_path: Path) -> None:
 
 def test_exclusive_cpus_of_a_guaranteed_pod_come_with_the_lowest_weight(tmp_path: Path) -> None:
     pod = {"ID": "pp", "UID": "uid", "CgroupParent": "/kubepods.slice/kubepods-poduid.slice"}
-    whole = replace(STRANGER, creation={"cpu_shares": 1024})
-    raw = with_strangers(cache(PolicyName="topology-aware", Pods={"pp": pod}), [whole])
+    whole = replace(UNKNOWN, creation={"cpu_shares": 1024})
+    raw = with_creations(cache(PolicyName="topology-aware", Pods={"pp": pod}), [whole])
     fake = pinned_host(tmp_path, raw)
     fake.cri.running = (replace(whole, cgroup=replace(FREE, cpus="1", shares=2)),)
     carry_out(fake, StepKind.CHECK_WEIGHTS)
@@ -445,9 +445,9 @@ def test_who_has_come_while_the_proxy_started_is_adopted_at_once(tmp_path: Path)
     fake = pinned_host(tmp_path)
     fake.cri.sockets[paths.RELAY_ENDPOINT] = CONTAINERD
     fake.validator.on_see = sees(fake)
-    new = replace(STRANGER, id="bb", name="new")
+    new = replace(UNKNOWN, id="bb", name="new")
     carry_out(fake, StepKind.ADOPT)
-    fake.cri.running = (STRANGER, new)  # and the proxy has missed it
+    fake.cri.running = (UNKNOWN, new)  # and the proxy has missed it
     carry_out(fake, StepKind.CHECK_WEIGHTS)
     assert adopted(tmp_path)["bb"].request == 30
     assert [call.method for call in fake.systemd.calls].count("restart") == 1
@@ -457,17 +457,17 @@ def test_who_only_is_not_known_waits_until_kubelet_has_moved(tmp_path: Path) -> 
     """Until then more of them may come."""
     fake = pinned_host(tmp_path)
     carry_out(fake, StepKind.ADOPT)
-    before = {STRANGER.id: STRANGER}
-    fake.cri.running = (STRANGER, replace(STRANGER, id="bb", name="new"))
+    before = {UNKNOWN.id: UNKNOWN}
+    fake.cri.running = (UNKNOWN, replace(UNKNOWN, id="bb", name="new"))
     assert find_lost(fake.host, ENDPOINT, before, unknown_too=False) == ()
     (lost,) = find_lost(fake.host, ENDPOINT, before, unknown_too=True)
-    assert lost == Lost("ns/web-0/new is not known to the proxy", came_late=True)
+    assert lost == Lost("the proxy does not know ns/web-0/new", came_late=True)
 
 
 @pytest.mark.parametrize(("shares", "found"), [(2, True), (20, False), (30, False)])
 def test_of_who_is_not_in_the_cache_only_the_lowest_weight_is_certain(shares: int, found: bool) -> None:
     """Kubelet may have resized one that came past the proxy."""
-    unknown = replace(STRANGER, id="bb", cgroup=replace(FREE, shares=shares))
+    unknown = replace(UNKNOWN, id="bb", cgroup=replace(FREE, shares=shares))
     said = find_reduced([unknown], parse_cache(cache(PolicyName="topology-aware")))
     assert said == ["ns/web-0/web has 2 shares, not 30 shares"] * found
 
@@ -477,7 +477,7 @@ def test_where_the_runtime_tells_only_of_now_a_late_one_with_the_lowest_weight_i
     tmp_path: Path,
 ) -> None:
     fake = pinned_host(tmp_path)
-    cut = replace(STRANGER, created=None, creation={"cpu_shares": 2}, cgroup=replace(FREE, shares=2))
+    cut = replace(UNKNOWN, created=None, creation={"cpu_shares": 2}, cgroup=replace(FREE, shares=2))
     fake.cri.running = (cut,)
     with pytest.raises(StepFailedError, match="its original CPU settings are unknown"):
         carry_out(fake, StepKind.CHECK_WEIGHTS)
@@ -485,8 +485,8 @@ def test_where_the_runtime_tells_only_of_now_a_late_one_with_the_lowest_weight_i
 
 def test_who_has_come_and_is_of_unknown_shape_stops_it_with_nothing_written(tmp_path: Path) -> None:
     fake = pinned_host(tmp_path)
-    new = replace(STRANGER, id="bb", name="new", created=None, creation=None)
-    fake.cri.running = (STRANGER, new)
+    new = replace(UNKNOWN, id="bb", name="new", created=None, creation=None)
+    fake.cri.running = (UNKNOWN, new)
     with pytest.raises(StepFailedError, match="ns/web-0/new was created meanwhile") as failure:
         carry_out(fake, StepKind.ADOPT)
     assert failure.value.interfered

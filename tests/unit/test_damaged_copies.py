@@ -17,7 +17,7 @@ from installer.model import paths
 from installer.model.event import Event, silent
 from installer.model.names import Mode
 from installer.node.kept import object_path
-from installer.node.reconcile import look, reconcile
+from installer.node.reconcile import inspect, reconcile
 from tests.faults.disks.crash import build
 from tests.faults.disks.node import Node, bare_node, program
 from tests.faults.disks.recorder import Careless
@@ -53,7 +53,9 @@ def run(node: Node, payload: Path, mode: Mode = Mode.INSTALL, **more: object) ->
 
 
 def warned(node: Node, payload: Path) -> list[str]:
-    return [one.code for one in look(Request(Mode.INSTALL, SETTINGS, payload), node.fake.host).plan.findings]
+    return [
+        one.code for one in inspect(Request(Mode.INSTALL, SETTINGS, payload), node.fake.host).plan.findings
+    ]
 
 
 def offer(payload: Path, content: bytes) -> None:
@@ -138,7 +140,7 @@ def test_a_generation_that_is_not_tried_again_is_not_replaced_by_one_that_is_los
         run(node, payload)
     damage(node.fake.files, kept(ONE))
     node.fake.files.write(paths.BINARY, b"edited\n", 0o755)
-    with pytest.raises(RolledBackError, match="not tried again"):
+    with pytest.raises(RolledBackError, match="is not retried"):
         run(node, payload)
     assert node.read(paths.BINARY) == b"edited\n"
     assert node.on_relay

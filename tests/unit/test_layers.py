@@ -35,7 +35,7 @@ NODE = (
     {"converge"},
     {"assess", "takeover", "decide"},
     {"preflight", "snapshot", "diff", "plan", "apply"},
-    {"run"},
+    {"run", "file_steps"},
     {"desired", "preflight_proxy", "preflight_files", "ownership"},
     {"facts", "kubelet_start", "proxy_start", "off_relay"},
     {"adoption", "kept", "controls"},

@@ -31,7 +31,7 @@ from installer.model.proxy import WHILE_HANGING
 from installer.node.apply import apply_plan
 from installer.node.converge import limits_of
 from installer.node.off_relay import come_back, restart_kubelet
-from installer.node.plan import refuge_of
+from installer.node.plan import leaves_to
 from installer.node.run import Progress
 from tests.lib.fakes import CONTAINERD, FakeHost, timed_out
 from tests.lib.rules import rule
@@ -215,7 +215,7 @@ def test_how_long_a_start_may_take_follows_from_where_kubelet_is(
 
 @rule("R8")
 @pytest.mark.parametrize(
-    ("back", "on_relay", "hold", "took", "refuge"),
+    ("back", "on_relay", "hold", "took", "goes"),
     [
         (True, True, "", 0, RUNTIME),
         (True, True, f"{BY_RUN}one that was killed", 0, RUNTIME),
@@ -226,9 +226,9 @@ def test_how_long_a_start_may_take_follows_from_where_kubelet_is(
     ],
 )
 def test_for_the_good_proxy_kubelet_leaves_rather_than_that_both_ways_fail(
-    back: bool, on_relay: bool, hold: str, took: float, refuge: str
+    back: bool, on_relay: bool, hold: str, took: float, goes: str
 ) -> None:
     restart = UnitChange(paths.PROXY_UNIT, Part.PROXY, UnitAction.RESTART, ())
     host = snapshot(on_relay=on_relay, hold=hold)
     host = replace(host, proxy=replace(host.proxy, last_start=took))
-    assert refuge_of(host, Changes(units=(restart,)), "none", RUNTIME, back=back) == refuge
+    assert leaves_to(host, Changes(units=(restart,)), "none", RUNTIME, back=back) == goes

@@ -9,7 +9,7 @@ from installer.model.host import DesiredFile, HostSnapshot, Part, UnitState
 from installer.model.names import Mode
 from installer.model.plan import Desired, Plan, StepKind
 from installer.node.diff import diff
-from installer.node.plan import Ways, order_steps
+from installer.node.plan import Options, order_steps
 from installer.node.record import Record
 from tests.lib.converged import CONVERGED, DESIRED, DROP_IN, RECORD, process
 from tests.lib.rules import rule
@@ -38,7 +38,7 @@ def plan(
     leftovers: tuple[str, ...] = (),
 ) -> Plan:
     changes = diff(desired, seen, record)
-    steps = order_steps(desired, changes, Ways("0a1b", hold=hold, leftovers=leftovers))
+    steps = order_steps(desired, changes, Options("0a1b", hold=hold, leftovers=leftovers))
     mode = Mode.INSTALL if desired.proxy else Mode.REMOVE
     return Plan(mode, desired, changes, "kubelet.service", steps)
 

@@ -31,7 +31,7 @@ from installer.model.hold import CLUSTER_MEMORY, PAUSE_FILE, why_paused
 from installer.model.host import FileState, Part
 from installer.model.names import Mode
 from installer.node.history import read_history
-from installer.node.reconcile import look, reconcile, rehearse
+from installer.node.reconcile import inspect, preview, reconcile
 from installer.node.rescue import hold_kubelet, restart_proxy
 from installer.node.run import DAEMON
 from tests.faults.disks.crash import build
@@ -176,7 +176,7 @@ def test_a_run_that_has_nothing_to_do_needs_nothing_that_changes_a_host(
     assert install(node, payload)
     monkeypatch.setitem(sys.modules, "installer.node.carry_out", None)
     assert not install(node, payload)
-    assert not look(request(payload), node.fake.host).plan.steps
+    assert not inspect(request(payload), node.fake.host).plan.steps
 
 
 def test_what_has_proven_good_is_not_checked_again(node: Node, payload: Path, tmp_path: Path) -> None:
@@ -238,14 +238,14 @@ def test_a_host_that_cannot_be_read_is_refused(node: Node, payload: Path, mode: 
 
     node.fake.files.__class__ = Sick
     with pytest.raises(UnservableHostError, match="Input/output error") as refused:
-        look(request(payload, mode), node.fake.host)
+        inspect(request(payload, mode), node.fake.host)
     assert "dmesg" in refused.value.hint
 
 
 def test_a_kubelet_whose_unit_files_are_gone_is_refused(node: Node, payload: Path) -> None:
     for path in ("/etc/systemd/system/kubelet.service", f"/etc/systemd/system/{KUBELET}.d/10-kubeadm.conf"):
         (node.fake.root / path[1:]).unlink()
-    plan = look(request(payload), node.fake.host).plan
+    plan = inspect(request(payload), node.fake.host).plan
     assert [finding.code for finding in plan.refusals] == ["kubelet-unit-unreadable"]
     with pytest.raises(UnservableHostError, match="none of its unit files can be read"):
         install(node, payload)
@@ -349,7 +349,7 @@ def test_forgotten_configs_are_asked_for(
     (configs / name).write_text(text)
     given = replace(request(payload), configs=configs)
     assert reconcile(given, node.fake.host, silent)
-    for ask in (look, lambda asked, host: reconcile(asked, host, silent)):
+    for ask in (inspect, lambda asked, host: reconcile(asked, host, silent)):
         with pytest.raises(InvalidInputError, match=f"--configs is missing.*{name}") as caught:
             ask(request(payload), node.fake.host)
         assert "--default-configs" in caught.value.hint
@@ -358,7 +358,7 @@ def test_forgotten_configs_are_asked_for(
 
 
 def said_of_configs(asked: Request, node: Node) -> list[str]:
-    return [f.message for f in look(asked, node.fake.host).plan.warnings if f.code == "configs-empty"]
+    return [f.message for f in inspect(asked, node.fake.host).plan.warnings if f.code == "configs-empty"]
 
 
 @pytest.mark.parametrize("unattended", [False, True])
@@ -375,7 +375,7 @@ def test_an_empty_directory_of_configs_is_no_configs_and_says_so(
     assert reconcile(given, node.fake.host, silent)
     assert said_of_configs(given, node) == []
     (configs / "fallback.cfg").unlink()
-    assert said_of_configs(given, node) == [f"{what}. This node has had others: {paths.FALLBACK_CONFIG}"]
+    assert said_of_configs(given, node) == [f"{what}. This node had others: {paths.FALLBACK_CONFIG}"]
     assert reconcile(given, node.fake.host, silent)
     assert said_of_configs(given, node) == []
 
@@ -464,11 +464,11 @@ def test_a_pause_counts_for_people_too(
     assert why in str(refused.value)
     assert "--despite-pause" in refused.value.hint
     assert every_file(node) == before
-    seen = look(request(payload, mode), host)  # `plan` and `status` say it, and show what would be done
+    seen = inspect(request(payload, mode), host)  # `plan` and `status` say it, and show what would be done
     assert [finding.code for finding in seen.plan.warnings] == ["paused"]
     assert bool(seen.plan.steps) is (installed is (mode is Mode.REMOVE))
     reconcile(replace(request(payload, mode), despite_pause=True), host, silent)
-    assert not look(request(payload, mode), host).plan.steps
+    assert not inspect(request(payload, mode), host).plan.steps
 
 
 @pytest.mark.parametrize("memory", [b"", b"{torn", b"[]", b'{"paused": false}', b'{"paused": "yes"}'])
@@ -534,7 +534,7 @@ def test_a_generation_that_failed_stays_out_and_the_good_one_is_repaired(node: N
     with pytest.raises(RolledBackError, match=paths.PROXY_UNIT):
         install(node, payload)
     write(node, paths.FALLBACK_CONFIG, b"edited")
-    with pytest.raises(RolledBackError, match="not tried again") as again:
+    with pytest.raises(RolledBackError, match="is not retried") as again:
         install(node, payload)
     assert again.value.fleet_generation  # so that the fleet can be told of it
     assert node.read(paths.FALLBACK_CONFIG) != b"edited"
@@ -553,12 +553,12 @@ def test_what_got_no_selinux_label_is_said(node: Node, payload: Path) -> None:
 def test_a_rehearsal_ends_as_the_run_would(node: Node, payload: Path) -> None:
     """Remembered failures and the binary's own check: what decides in a run decides in its plan."""
     assert install(node, payload)
-    assert rehearse(request(payload), node.fake.host)[1] is None
+    assert preview(request(payload), node.fake.host)[1] is None
     (payload / paths.BINARY[1:]).write_bytes(program("two", works=False))
     with pytest.raises(RolledBackError):
         install(node, payload)
     write(node, paths.FALLBACK_CONFIG, b"edited")
-    planned, error = rehearse(request(payload), node.fake.host)
+    planned, error = preview(request(payload), node.fake.host)
     with pytest.raises(RolledBackError) as ended:
         install(node, payload)
     assert error is not None
@@ -566,7 +566,7 @@ def test_a_rehearsal_ends_as_the_run_would(node: Node, payload: Path) -> None:
     assert {change.path for change in planned.plan.changes.files} == {
         paths.FALLBACK_CONFIG
     }  # of the good generation, not of the one that failed
-    again, error = rehearse(replace(request(payload), retry=True), node.fake.host)
+    again, error = preview(replace(request(payload), retry=True), node.fake.host)
     assert (error, again.plan.changes.unit(Part.PROXY) is not None) == (None, True)
 
 
@@ -576,7 +576,7 @@ def test_a_rehearsal_asks_the_binary_about_the_configs(node: Node, payload: Path
     assert asked.configs is not None
     asked.configs.mkdir()
     (asked.configs / "fallback.cfg").write_text("policy: {Active: none}\n")
-    planned, error = rehearse(asked, node.fake.host)
+    planned, error = preview(asked, node.fake.host)
     assert planned.plan.steps
     assert isinstance(error, InvalidInputError)
     with pytest.raises(InvalidInputError) as ended:
@@ -599,7 +599,7 @@ def test_a_run_that_changed_something_is_remembered_and_no_other(node: Node, pay
     assert (entry.who, entry.action, entry.outcome) == ("alice", "install", "done")
     assert "cri-resource-manager starts, kubelet restarts" in entry.summary
     assert f"{KUBELET}: it runs on its base endpoint, not on the relay" in entry.why
-    assert entry.generation == look(asked, node.fake.host).plan.desired.generation
+    assert entry.generation == inspect(asked, node.fake.host).plan.desired.generation
     remove(node, payload)
     assert [(each.action, each.generation != "") for each in history(node)] == [
         ("install", True),
@@ -646,18 +646,18 @@ def test_a_look_without_inputs_compares_with_what_was_installed(
     (configs / "fallback.cfg").write_text("policy: {Active: none}\nlogger: {Debug: x}\n")
     given = replace(request(payload), configs=configs)
     bare = replace(request(payload), payload=None, inspect=True)
-    seen = look(bare, node.fake.host)
+    seen = inspect(bare, node.fake.host)
     assert (seen.as_installed, seen.plan.steps, seen.plan.desired.files) == (True, (), ())
     assert reconcile(given, node.fake.host, silent)
     for asked in (bare, replace(request(payload), inspect=True)):  # the configs are forgotten
-        seen = look(asked, node.fake.host)
+        seen = inspect(asked, node.fake.host)
         assert (seen.as_installed, seen.plan.steps) == (True, ())
-        assert seen.plan.desired.generation == look(given, node.fake.host).plan.desired.generation
+        assert seen.plan.desired.generation == inspect(given, node.fake.host).plan.desired.generation
     write(node, paths.FALLBACK_CONFIG, b"edited")
-    assert [change.path for change in look(bare, node.fake.host).plan.changes.files] == [
+    assert [change.path for change in inspect(bare, node.fake.host).plan.changes.files] == [
         paths.FALLBACK_CONFIG
     ]
-    assert not look(replace(given, inspect=True), node.fake.host).as_installed
+    assert not inspect(replace(given, inspect=True), node.fake.host).as_installed
 
 
 def test_what_versions_mean_is_said_when_kubelet_moves(node: Node, payload: Path) -> None:

@@ -229,7 +229,7 @@ def test_a_refused_plan_begins_with_that() -> None:
 def test_a_plan_that_install_would_not_carry_out_says_so() -> None:
     sample = plan(units=(unit(UnitAction.RESTART),))
     again = RolledBackError("failed before", "do this", remembered=True)
-    assert render_plan(sample, error=again).startswith("failed here before, not tried again; ")
+    assert render_plan(sample, error=again).startswith("failed here before, not retried; ")
     bad = InvalidInputError(["fallback.cfg: cri-resmgr refuses it"], "correct it")
     assert render_plan(sample, error=bad).startswith("not possible now (see the error); otherwise: ")
     assert plan_json(sample, bad)["error"] == {

@@ -11,7 +11,7 @@ from installer.inputs.load import Request
 from installer.model import paths
 from installer.model.names import Mode
 from installer.model.proxy import WHILE_HANGING
-from installer.node.reconcile import look
+from installer.node.reconcile import inspect
 from tests.faults.disks.crash import build
 from tests.faults.disks.node import bare_node, program
 from tests.lib.rules import rule
@@ -64,7 +64,7 @@ def test_both_ways_slow_the_good_proxy_gets_its_time_and_nothing_is_blamed(
     assert 2 * WHILE_HANGING < node.off_relay_at - began < BOUND
     assert node.on_relay
     assert node.read(paths.HOLD) is None
-    assert not look(Request(Mode.INSTALL, SETTINGS, payload), node.fake.host).remembered_failure
+    assert not inspect(Request(Mode.INSTALL, SETTINGS, payload), node.fake.host).remembered_failure
 
 
 @rule("R8")

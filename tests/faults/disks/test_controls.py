@@ -21,7 +21,7 @@ from installer.model.containers import CgroupState, CpuResources
 from installer.model.event import Event
 from installer.model.host import RunningContainer, UnitState
 from installer.model.names import Mode
-from installer.node.reconcile import look, reconcile
+from installer.node.reconcile import inspect, reconcile
 from tests.faults.disks.crash import build
 from tests.faults.disks.node import Node, bare_node, program
 from tests.lib.sysfs import (
@@ -149,7 +149,7 @@ class World:
         return Request(Mode.INSTALL, settings, payload, configs)
 
     def planned(self, config: str | None) -> tuple[str, ...]:
-        return look(self._request(config), self.node.fake.host).plan.resets
+        return inspect(self._request(config), self.node.fake.host).plan.resets
 
     def killed_at(self, change: int, act: Callable[[], object]) -> bool:
         """Whether the act was killed at its change of this number."""
@@ -275,7 +275,7 @@ def test_without_an_original_the_hardware_says_it_and_only_for_cpus_with_a_class
     assert world.read(f"{cpu}0/cpufreq/scaling_max_freq") == "3500000"
     assert world.read(f"{cpu}2/cpufreq/scaling_min_freq") == "1200000", "it has no class"
     said = [event.message for event in world.events if event.kind == "controls.returned"]
-    assert len([text for text in said if "its original is not known" in text]) == 4, said
+    assert len([text for text in said if "original unknown" in text]) == 4, said
 
 
 def test_what_was_set_before_us_is_no_original(world: World) -> None:

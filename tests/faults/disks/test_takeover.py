@@ -17,7 +17,7 @@ from installer.model import paths
 from installer.model.event import Event, silent
 from installer.model.host import UnitState
 from installer.model.names import Mode
-from installer.node.reconcile import reconcile, rehearse
+from installer.node.reconcile import preview, reconcile
 from tests.faults.disks.crash import Entry, Tree, build
 from tests.faults.disks.node import KUBELET, Node, bare_node, earlier_node, packaged_node, program
 from tests.faults.disks.recorder import Careless
@@ -202,7 +202,7 @@ def test_r8_the_earlier_installation_comes_back(node: Node, asked: Request, faul
     assert node.read(paths.PROXY_UNIT_FILE) == UNIT.encode()
     assert node.fake.files.state(paths.PROXY_WANTED).target == paths.PROXY_UNIT_FILE
     if fault == "proxy":
-        assert "not tried again" in str(rehearse(asked, node.fake.host)[1])
+        assert "is not retried" in str(preview(asked, node.fake.host)[1])
 
 
 @rule("R8")

@@ -47,7 +47,7 @@ class Nature:
 
 
 _FAILED = Outcome(5, True, remembered=True, rolled_back=True, restarts=1, reason="it does not start")
-_NOT_AGAIN = Outcome(5, remembered=True, reason="this generation failed on this host and is not tried again")
+_NOT_AGAIN = Outcome(5, remembered=True, reason="this generation failed on this host and is not retried")
 
 _KINDS = (
     (f"{LEASES}/permit-", "permit"),
@@ -131,7 +131,7 @@ class SimNode:
         self.name = f"node-{number}"
         self.files = MemoryFiles()
         self.installed = ""
-        self.failed: set[str] = set()  # generations that are not tried again
+        self.failed: set[str] = set()  # generations that are not retried
         self.drifted = False
         self.hold = self.blind = ""
         self.busy = False

@@ -37,7 +37,7 @@ class Node:
         store = RecordStore(host.files, load_record(host.files, known.machine_id, known.hostname))
         if store.status not in (RecordStatus.OK, RecordStatus.FOREIGN):
             places = possible_drop_ins(settings.kubelet)
-            store.adopt(places, inputs.payload_digest, inputs.request.without_record)
+            store.reconstruct(places, inputs.payload_digest, inputs.request.without_record)
         snapshot = host.snapshot(settings, store.record)
         noted: tuple[Finding, ...] = ()
         if may_be_earlier(snapshot, store.record):

@@ -18,7 +18,7 @@ class RuntimeLink:
         self.not_before = 0.0
 
     def connect(self) -> socket.socket | None:
-        """A connection, or None while the runtime is away or is not tried again yet."""
+        """A connection, or None while the runtime is away or is not retried yet."""
         runtime = socket.socket(socket.AF_UNIX)
         with self.lock:
             if time.monotonic() >= self.not_before:

@@ -1,0 +1,81 @@
+"""The steps of a plan that write and restore files and links. `apply` handles their failures."""
+
+from __future__ import annotations
+
+import posixpath
+from contextlib import suppress
+
+from installer.errors import InstallerError, failed_on_disk
+from installer.host.ports import Files, Host
+from installer.model import paths
+from installer.model.event import Emit, Event
+from installer.model.host import DesiredFile, FileState, HostPath, Kind
+from installer.model.plan import Plan, Step
+from installer.node.kept import object_path
+
+
+def write(files: Files, step: Step) -> None:
+    file = step.file
+    assert isinstance(file, DesiredFile)
+    files.write(file.path, file.content, file.mode, digest=file.digest)
+
+
+def restore(files: Files, step: Step) -> None:
+    original = step.file
+    assert isinstance(original, FileState)
+    if original.kind is Kind.SYMLINK:
+        files.make_directory(posixpath.dirname(step.target))  # systemd deletes it once it is empty
+        files.link(step.target, original.target, original.uid, original.gid)
+    else:
+        kept = HostPath(object_path(original.digest))
+        owner = (original.uid, original.gid)
+        files.write(step.target, kept, original.mode, *owner, original.digest, original.attributes)
+
+
+def clear_hold(files: Files) -> None:
+    for path in paths.HOLDS:
+        files.remove(path)
+
+
+def write_hold(plan: Plan, files: Files, emit: Emit, step: Step) -> None:
+    """A disk that takes no hold must not keep kubelet on a dead relay: /run takes it, or else the guard finds
+    out by itself."""
+    file = step.file
+    assert isinstance(file, DesiredFile)
+    assert isinstance(file.content, bytes)
+    reason = file.content.decode("utf-8", "replace").strip()
+    done = Event("hold.set", f"kubelet is held on its base endpoint: {reason}", {"reason": reason})
+    try:
+        files.make_directory(paths.OUR_STATE, 0o700)
+        files.write(step.target, file.content, file.mode)
+    except OSError as error:
+        if not (plan.rescues and plan.restarts_kubelet):
+            raise
+        failure = failed_on_disk("the hold could not be written", error)
+        emit(Event("warning", failure.message, {"code": "hold-unwritten", "hint": failure.hint}))
+        with suppress(InstallerError, OSError):
+            files.make_directory(paths.OUR_RUNTIME)
+            files.write(paths.HOLDS[1], file.content, file.mode)
+            emit(done)
+    else:
+        emit(done)
+
+
+def enable(host: Host, step: Step) -> None:
+    host.systemd.enable(step.target)
+    _sync_links(host.files)
+
+
+def disable(host: Host, step: Step) -> None:
+    """Removes the link even if systemd leaves it because the unit is masked."""
+    host.systemd.disable(step.target)
+    host.files.remove(paths.PROXY_WANTED)
+    _sync_links(host.files)
+
+
+def _sync_links(files: Files) -> None:
+    """systemd 252 syncs nothing (seen with strace). Nothing would own a link that a power loss brings back
+    after a removal."""
+    for directory in (paths.LINKS, *(f"{paths.LINKS}/{name}" for name in files.list(paths.LINKS))):
+        if files.state(directory).kind is Kind.DIRECTORY:
+            files.sync(directory)
