@@ -179,7 +179,9 @@ def test_who_is_to_keep_what_the_policy_took_is_named(node: Node) -> None:
 
 @rule("R14")
 @pytest.mark.matrix("policy switch")
-def test_fifty_strangers_keep_their_weight_through_every_policy_an_upgrade_and_a_removal(node: Node) -> None:
+def test_fifty_unknown_containers_keep_their_weight_through_every_policy_an_upgrade_and_a_removal(
+    node: Node,
+) -> None:
     workload = start(node, pods=10, each=5)
     before, processes = workload.usage, workload.pids
     node.fallback(POLICIES["topology-aware"])
@@ -221,7 +223,7 @@ PARENTS = (
 
 
 @rule("R14")
-def test_strangers_keep_their_weight_in_the_pods_of_either_cgroup_driver(node: Node) -> None:
+def test_unknown_containers_keep_their_weight_in_the_pods_of_either_cgroup_driver(node: Node) -> None:
     """From the cgroup's name the proxy reads what class the pod is of."""
     socket, found = node.host.runtime_socket, dict[str, str]()
     for number, parent in enumerate(PARENTS):

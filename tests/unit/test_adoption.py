@@ -69,7 +69,7 @@ def entry_of(raw: bytes) -> dict[str, Any]:
 
 
 @rule("R14")
-def test_the_proxys_own_entry_gets_what_the_stranger_was_created_with_and_all_else_stays() -> None:
+def test_the_proxys_own_entry_gets_what_the_container_was_created_with_and_all_else_stays() -> None:
     written = with_creations(cache(), [UNKNOWN])
     entry = entry_of(written)
     assert entry["LinuxReq"] == CREATION
@@ -139,7 +139,7 @@ def test_who_can_be_adopted() -> None:
     assert why(cache(), replace(UNKNOWN, created=None)) == ""  # CRI-O
 
 
-def test_who_is_a_stranger() -> None:
+def test_who_is_unknown() -> None:
     adopted = parse_cache(with_creations(cache(), [UNKNOWN]))
     assert divide([UNKNOWN, replace(UNKNOWN, through_proxy=True)], adopted) == ([], [])
     # Created through a proxy whose cache is gone since.
@@ -147,7 +147,7 @@ def test_who_is_a_stranger() -> None:
     assert (found.id, others) == ("aa", [])
 
 
-def test_who_has_got_the_lowest_weight_without_a_request_is_a_stranger_still() -> None:
+def test_who_has_got_the_lowest_weight_without_a_request_is_an_unknown_one_still() -> None:
     entry: dict[str, Any] = {"ID": "aa", "PodID": "pp", "Resources": {}}
     entry |= {"LinuxReq": {"cpu_shares": 2, "cpuset_cpus": "0"}}
     cut = parse_cache(cache(Containers={"uid:web": entry}))
@@ -162,7 +162,7 @@ def test_who_has_got_the_lowest_weight_without_a_request_is_a_stranger_still() -
     assert keeps_weight(exclusive, parse_cache(told))
 
 
-def test_what_the_proxy_has_rounded_is_corrected_and_is_no_stranger() -> None:
+def test_what_the_proxy_has_rounded_is_corrected_and_is_not_unknown() -> None:
     entry = {
         "ID": "aa",
         "PodID": "pp",

@@ -64,7 +64,7 @@ def knows(request: int | None, *, annotated: bool = False, policy: str = "topolo
 
 
 @rule("R14")
-def test_a_stranger_gets_all_cpus_and_the_weight_of_its_creation() -> None:
+def test_an_unknown_container_gets_all_cpus_and_the_weight_of_its_creation() -> None:
     assert written(STRANGER) == CpuResources("0-3", "0-1", 512)
 
 
@@ -77,7 +77,7 @@ def test_only_what_differs_is_written() -> None:
     assert written(replace(STRANGER, cgroup=replace(FREE, mems="1"))) == CpuResources(mems="0-1")
 
 
-def test_a_stranger_that_was_created_on_cpus_of_its_own_gets_those() -> None:
+def test_an_unknown_container_that_was_created_on_cpus_of_its_own_gets_those() -> None:
     created = CpuResources("2", "1", 512)
     assert written(replace(STRANGER, created=created)) == created
     as_created = replace(FREE, cpus="2", mems="1")

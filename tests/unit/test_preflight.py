@@ -452,7 +452,7 @@ def test_who_can_be_adopted_is_refused_only_if_the_operator_wants_no_adoption() 
         ("none", True, ""),
     ],
 )
-def test_what_each_policy_takes_from_strangers(policy: str, pins: bool, takes: str) -> None:
+def test_what_each_policy_takes_from_unknown_containers(policy: str, pins: bool, takes: str) -> None:
     text = f"policy:\n  Active: {policy}\n  {policy}:\n    PinCPU: {str(pins).lower()}\n"
     configs = Configs(fallback=text.encode(), asked=Asked(policy))
     found = change(probe=replace(PROBE, containers=containers(1)), configs=configs)
