@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import socket
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -22,7 +21,6 @@ from installer.cluster.node_word import Statement
 from installer.cluster.pod_context import PodContext, find_pod_context
 from installer.cluster.talk import Heard, Talk
 from installer.cluster.voice import Voice
-from installer.daemon.watch import EventLoop
 from installer.host.files import RootedFiles
 from installer.model.daemon import DaemonState, Phase
 from installer.model.event import Event
@@ -30,17 +28,12 @@ from installer.model.fleet import DEFAULT_RULES
 from installer.model.hold import PAUSE_ANNOTATION
 from installer.model.jsontext import from_json, to_json
 from installer.model.names import NOT_READY_TAINT, READY_CONDITION, READY_LABEL, STATUS, Mode
+from tests.lib import event_loop
 from tests.lib.member_bench import UNCHANGED
 from tests.lib.own_process import tidied
 from tests.lib.rules import rule
-from tests.lib.throwaway.podserver import ApiServer
+from tests.lib.throwaway.podserver import CHILD, ApiServer
 
-CHILD = """
-import sys
-from installer.cluster.child import talk
-print(talk(sys.argv[2]))
-"""
-PROGRAM = (sys.executable, "-P", "-c", CHILD)
 FAST = Periods(gap=0.1, paused=0.2, retry=(0.2, 0.2))
 EVENT = {"type": "Normal", "reason": "Converged", "message": "done", "time": 0.0}
 
@@ -362,34 +355,18 @@ def test_a_server_that_is_away_is_no_evidence(server: ApiServer, context: PodCon
 # -- the daemon's side, with children --------------------------------------------------------
 
 
-class Scene:
+class Scene(event_loop.Scene):
     def __init__(self, context: PodContext, root: Path) -> None:
+        super().__init__()
         self.said: list[Event] = []
-        self.changes = 0
-        self.failures: list[Exception] = []
-        self.loop = EventLoop(self.failures.append)
-        self.cluster = Voice(context, self.said.append, RootedFiles(root), PROGRAM, periods=FAST)
+        self.cluster = Voice(context, self.said.append, RootedFiles(root), CHILD, periods=FAST)
 
     def begin(self) -> None:
-        self.cluster.begin(self.loop, self._change)
+        self.cluster.begin(self.loop, self.changed)
 
-    def _change(self) -> None:
-        self.changes += 1
-
-    def until(self, reached: Callable[[], bool], seconds: float = 60.0) -> None:
-        """Runs the loop until something is so."""
-        deadline = time.monotonic() + seconds
-
-        def look() -> None:
-            if reached() or time.monotonic() > deadline:
-                self.loop.quit()
-            else:
-                self.loop.after(0.02, look)
-
-        look_first = self.loop.after(0.001, look)
-        assert look_first
-        self.loop.run()
-        assert reached(), [event.message for event in self.said]
+    def until(self, reached: Callable[[], bool], seconds: float = event_loop.SOON) -> bool:
+        assert super().until(reached, seconds), [event.message for event in self.said]
+        return True
 
     def report(self, phase: Phase) -> None:
         self.says(DaemonState(Mode.INSTALL, phase, phase is Phase.CONVERGED))
@@ -428,7 +405,7 @@ def test_the_annotation_comes_and_goes(server: ApiServer, scene: Scene) -> None:
     scene.until(scene.paused)
     del server.annotations[PAUSE_ANNOTATION]
     scene.until(lambda: not scene.paused())
-    assert scene.changes == 2  # the first one is the answer, too
+    assert scene.told == 2  # the first one is the answer, too
 
 
 def test_a_pause_outlasts_an_api_server_that_is_away(server: ApiServer, scene: Scene) -> None:

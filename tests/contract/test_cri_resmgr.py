@@ -11,7 +11,7 @@ import pytest
 from installer.inputs.configs import find_cpu_faults, load_configs
 from installer.model.proxy import fatal_lines, parse_cache
 from tests.lib.throwaway import real
-from tests.lib.throwaway.containers import create_container
+from tests.lib.throwaway.containers import create_container, listens
 from tests.lib.throwaway.furnish import write
 from tests.lib.throwaway.host import ThrowawayHost, missing_needs
 from tests.lib.throwaway.payload import build_executable, build_payload, lay_payload
@@ -180,7 +180,9 @@ def test_the_pid_file_says_that_it_serves(proxy: Proxy) -> None:
     proxy.host.systemctl("stop", PROXY)
     assert proxy.host.show(PROXY, "Result") == "success"
     assert ready(proxy.host)  # left behind, as the sockets are
-    assert (proxy.host.root / SOCKET).exists()
+    assert not listens(proxy.host, RELAY)
+    left = sorted(os.listdir(proxy.host.root / "run/cri-resmgr"))
+    assert left == ["cri-resmgr-config.sock", "cri-resmgr.sock"]
 
 
 def test_the_files_of_a_start_tell_how_long_it_took(proxy: Proxy) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -13,22 +11,16 @@ import pytest
 from installer.cluster.leases import CANARY, RING, build_lease, leases_path
 from installer.cluster.pod_context import find_pod_context
 from installer.cluster.voice import Voice
-from installer.daemon.watch import EventLoop
 from installer.host.files import RootedFiles
 from installer.model.event import Event
 from installer.model.fleet import BREAKER, FLEET, FleetRules, PlannedWork, WorkResult
 from installer.model.hold import PAUSE_ANNOTATION
 from tests.host.daemon import SOON
+from tests.lib import event_loop
 from tests.lib.member_bench import UNCHANGED
 from tests.lib.own_process import tidied
-from tests.lib.throwaway.podserver import ApiServer
+from tests.lib.throwaway.podserver import CHILD, ApiServer
 
-CHILD = """
-import sys
-from installer.cluster.child import talk
-print(talk(sys.argv[2]))
-"""
-PROGRAM = (sys.executable, "-P", "-c", CHILD)
 NAMESPACE = "cri-resmgr-installer-rollout"
 WORK = PlannedWork("one", begins=True, soaks=True)
 RULES = FleetRules(hold_seconds=600)
@@ -37,19 +29,18 @@ THE_BREAKER = f"{leases_path(NAMESPACE)}/breaker-one"
 THE_FLEET = f"{leases_path(NAMESPACE)}/{FLEET}"
 
 
-class Run:
-    """A `run` of one node, as far as the fleet sees it. `until` turns its loop until something is so."""
+class Run(event_loop.Scene):
+    """A `run` of one node, as far as the fleet sees it."""
 
     def __init__(self, server: ApiServer, root: Path, node: str) -> None:
+        super().__init__()
         root.mkdir(exist_ok=True)
         context = find_pod_context(server.environment())
         assert context
         context = replace(context, node=node, rollout_namespace=NAMESPACE)
         self.uid = server.at(f"/api/v1/nodes/{node}")["metadata"]["uid"]
         self.said: list[Event] = []
-        self.failures: list[Exception] = []
-        self.loop = EventLoop(self.failures.append)
-        self.voice = Voice(context, self.said.append, RootedFiles(root), PROGRAM)
+        self.voice = Voice(context, self.said.append, RootedFiles(root), CHILD)
         self._work: PlannedWork | None = None
         self._busy = False
         self._server, self._node = server, f"/api/v1/nodes/{node}"
@@ -61,19 +52,11 @@ class Run:
         self._server.at(self._node)["status"] = {"conditions": [{"type": "Ready", "status": str(ready)}]}
         self.voice.saw(UNCHANGED, self._work, RULES, busy=self._busy, looks=True)
 
-    def until(self, reached: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + SOON
-
-        def look() -> None:
-            if reached() or self.failures or time.monotonic() > deadline:
-                self.loop.quit()
-            else:
-                self.loop.after(0.02, look)
-
-        self.loop.after(0.001, look)
-        self.loop.run()
+    def until(self, reached: Callable[[], bool], seconds: float = SOON) -> bool:
+        found = super().until(lambda: reached() or bool(self.failures), seconds)
         assert not self.failures
-        assert reached(), [event.message for event in self.said]
+        assert found, [event.message for event in self.said]
+        return True
 
     def want(self, work: PlannedWork | None = WORK, *, busy: bool = False) -> None:
         self._work, self._busy = work, busy

@@ -1,7 +1,6 @@
 """The test ground itself: are hosts and stand-ins what the other tests take them for?"""
 
 import contextlib
-import json
 import os
 import signal
 import socket
@@ -232,35 +231,6 @@ def test_the_snapshot_sees_content_mode_owner_link_and_enablement(host: Throwawa
     assert "kubelet:UnitFileState:" in found
 
 
-@pytest.mark.parametrize(
-    ("arguments", "used"),
-    [
-        ([], "unix:///run/containerd/containerd.sock"),
-        (["--config=/c.yaml"], "unix:///from-config"),
-        (["--config=/c.yaml", "--config-dir=/d"], "unix:///from-20"),
-        (["--config", "/c.json"], "unix:///from-json"),
-        (["--config=/c.yaml", "--container-runtime-endpoint=unix:///flag"], "unix:///flag"),
-        (["--container-runtime-endpoint=/one", "--container-runtime-endpoint", "/two"], "/two"),
-    ],
-)
-def test_kubelet_resolves_its_endpoint_as_the_real_one(
-    host: ThrowawayHost, arguments: list[str], used: str
-) -> None:
-    lay_kubelet(host, "plain-absent")
-    head = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\ncontainerRuntimeEndpoint: "
-    write(host.disk / "c.yaml", head + "unix:///from-config\n")
-    write(host.disk / "d/20-b.conf", head + "unix:///from-20\n")
-    write(host.disk / "d/10-a.conf", head + "unix:///from-10\n")
-    write(host.disk / "d/30-c.yaml", head + "unix:///not-a-conf\n")
-    keys = ("apiVersion", "kind", "containerRuntimeEndpoint")
-    values = ("kubelet.config.k8s.io/v1beta1", "KubeletConfiguration", "unix:///from-json")
-    write(host.disk / "c.json", json.dumps(dict(zip(keys, values, strict=True))))
-    write(host.disk / "etc/standin-kubelet.json", '{"startup": "exit"}')
-    done = host.run("/usr/bin/kubelet", *arguments, check=False)
-    assert done.returncode == 1
-    assert f'endpoint="{used}"' in done.stderr
-
-
 def test_kubelet_exits_on_a_dead_endpoint_at_once_and_on_a_silent_one_after_five_seconds(
     host: ThrowawayHost,
 ) -> None:
@@ -343,19 +313,6 @@ def test_a_start_of_the_proxy_lasts_as_long_as_its_containers_call_for(
     began = time.monotonic()
     start_proxy(host, payload, "policy:\n  Active: topology-aware\n  ReservedResources: {CPU: 750m}\n")
     assert time.monotonic() - began > 40 * 0.018
-
-
-def test_what_a_stop_of_the_proxy_leaves_behind(host: ThrowawayHost, payload: Path) -> None:
-    start_proxy(host, payload)
-    host.systemctl("stop", PROXY)
-    assert host.show(PROXY, "Result") == "success"
-    left = sorted(os.listdir(host.root / "run/cri-resmgr"))
-    assert left == ["cri-resmgr-config.sock", "cri-resmgr.sock"]
-    assert ready(host)
-    assert not listens(host, RELAY)
-    assert (host.root / "var/lib/cri-resmgr/cache").is_file()
-    host.systemctl("start", PROXY)
-    until(lambda: serves(host))
 
 
 @pytest.mark.parametrize("fault", ["exit", "hang", "listen-only"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import tempfile
 import uuid
 from pathlib import Path
@@ -9,6 +10,14 @@ from typing import Any
 
 from installer.cluster.node_word import EVENTS_PATH
 from tests.lib.throwaway.kubeserver import KubeServer, Name, parse_path
+
+_CHILD = """
+import sys
+from installer.cluster.child import talk
+print(talk(sys.argv[2]))
+"""
+#: What a daemon starts to talk to an API server.
+CHILD = (sys.executable, "-P", "-c", _CHILD)
 
 
 class ApiServer(KubeServer):
