@@ -29,7 +29,8 @@ LAYERS = (
 # The same inside node/: the story, what carries it out, its stages, and what they work with.
 NODE = (
     {"reconcile"},
-    {"carry_out", "rescue"},
+    {"unattended"},
+    {"carry_out", "rescue", "inspection"},
     {"rollback"},
     {"failure_report", "history"},
     {"converge"},

@@ -1,0 +1,105 @@
+"""Read the inputs and the host, and assess them. Touches nothing."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+
+from installer.errors import InvalidInputError, UnservableHostError, failed_on_disk
+from installer.host.ports import Host
+from installer.inputs.load import Inputs, Request, load_inputs
+from installer.model import paths
+from installer.model.event import Emit
+from installer.model.hold import is_of_a_run
+from installer.model.host import HostSnapshot
+from installer.model.names import Mode
+from installer.model.plan import Assessment, Desired, Finding
+from installer.model.proxy import DEFAULT_FALLBACK
+from installer.node.assess import assess, needs_probe, probed_endpoint
+from installer.node.header import without_header
+from installer.node.kept import good_content, good_desired, lost_files
+from installer.node.kubelet_strategy import place_drop_in, possible_drop_ins
+from installer.node.ownership import RecordStore
+from installer.node.record import Record, RecordStatus, load_record, may_be_earlier
+from installer.node.run import Run
+from installer.node.snapshot import read_machine, take_snapshot, with_probe
+
+
+def assess_host(request: Request, host: Host, emit: Emit) -> tuple[Run, Inputs, Assessment]:
+    """What a run would do, and what it would be carried out with. Touches nothing.
+
+    Raises InvalidInputError, UnservableHostError.
+    """
+    try:
+        machine = read_machine(host)
+        store = RecordStore(host.files, load_record(host.files, machine.machine_id, machine.hostname))
+        request = replace(request, settings=place_drop_in(request.settings, machine))
+        inputs = load_inputs(request, store.record.known_digest)
+        forgotten = _forgotten_configs(request, store.record, host)
+        if forgotten and not request.inspect:
+            raise _configs_missing(forgotten)
+        installed = request.inspect and (request.payload is None or bool(forgotten))
+        desired = (good_desired(store.record, host.files) or Desired()) if installed else None
+        kubelet = request.settings.kubelet
+        if store.status not in (RecordStatus.OK, RecordStatus.FOREIGN):
+            store.reconstruct(possible_drop_ins(kubelet), inputs.payload_digest, request.without_record)
+        snapshot = take_snapshot(host, machine, request.settings, store.record)
+        snapshot, noted = _consider_earlier(request, host, store, snapshot)
+        snapshot = store.with_damage(snapshot, give_up=request.without_record)
+        nonce = os.urandom(8).hex()
+        assessment = assess(inputs, snapshot, store.record, store.status, nonce, desired, noted)
+        if needs_probe(assessment) and (desired is None or desired.files):
+            wanted = tuple(file.path for file in assessment.plan.desired.files)
+            endpoint, controls = probed_endpoint(assessment), assessment.plan.controls
+            nri = request.mode is Mode.REMOVE and request.settings.removal.successor == "nri"
+            snapshot = with_probe(snapshot, host, wanted, endpoint, controls, nri=nri)
+            assessment = assess(inputs, snapshot, store.record, store.status, nonce, desired, noted)
+    except OSError as error:
+        failure = failed_on_disk("the host could not be read", error)
+        raise UnservableHostError(failure.message, f"{failure.hint}; nothing was touched") from error
+    left = 0.0 if request.ask_first else request.restarts_left
+    return Run(host, store, request.settings, emit, request.who, request.because, left), inputs, assessment
+
+
+def assess_good(request: Request, host: Host, emit: Emit) -> tuple[Run, Assessment] | None:
+    """What would repair the last good generation. None if there is none, if its content is lost, or if a
+    person holds kubelet."""
+    asked = replace(request, payload=None, configs=None, inspect=True, take_over=False)
+    run, _, good = assess_host(asked, host, emit)
+    record, snapshot = run.store.record, good.snapshot
+    held = snapshot.hold and not is_of_a_run(snapshot.hold)
+    lost = record.good is None or lost_files(record, snapshot)
+    return None if held or lost else (run, good)
+
+
+def _consider_earlier(
+    request: Request, host: Host, store: RecordStore, snapshot: HostSnapshot
+) -> tuple[HostSnapshot, tuple[Finding, ...]]:
+    """The snapshot with which the run continues, and the findings about another installer's work, if any."""
+    if not may_be_earlier(snapshot, store.record):
+        return snapshot, ()
+    from installer.node.takeover import consider  # late: most nodes have none
+
+    def look(record: Record) -> HostSnapshot:
+        return take_snapshot(host, snapshot.machine, request.settings, record)
+
+    return consider(host.files, request, store, snapshot, look)
+
+
+def _forgotten_configs(request: Request, record: Record, host: Host) -> list[str]:
+    """The configs that this node was installed with, if none are given now: the policy would become none."""
+    if request.configs is not None or request.default_configs or request.mode is Mode.REMOVE:
+        return []
+    kept = {path: good_content(record, host.files, path) for path in paths.CONFIG_FILES}
+    fallback = kept[paths.FALLBACK_CONFIG]
+    if fallback is not None and without_header(fallback) == DEFAULT_FALLBACK:
+        kept[paths.FALLBACK_CONFIG] = None
+    return [path for path, content in kept.items() if content is not None]
+
+
+def _configs_missing(found: list[str]) -> InvalidInputError:
+    return InvalidInputError(
+        [f"--configs is missing: this node was installed with configs ({', '.join(found)})"],
+        "give the same directory again with --configs or, if you want the policy none, --default-configs; "
+        "nothing was touched",
+    )

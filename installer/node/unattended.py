@@ -1,0 +1,85 @@
+"""For runs that nobody watches: repair the last good generation even if a new one is refused, and add to the
+error what is installed nevertheless.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+from installer.errors import InstallerError, InterruptedRunError
+from installer.host.ports import Host
+from installer.inputs.load import Inputs, Request
+from installer.inputs.policy import policy_in_force
+from installer.model.event import Emit, Event
+from installer.model.names import Mode
+from installer.model.proxy import PolicyInForce
+from installer.node.decide import UNTOUCHED, check_pause, is_remembered
+from installer.node.desired import fleet_generation
+from installer.node.inspection import assess_good
+from installer.node.record import load_record, takes_over
+from installer.node.snapshot import read_machine, take_snapshot
+
+KEPT = "the last good generation stays in place meanwhile"
+_REPAIRED = "the last good generation was repaired, and nothing else was touched"
+
+
+def keep_good(error: InstallerError, request: Request, host: Host, emit: Emit) -> None:
+    """Repair the last good generation, which `error` does not concern: in an unattended run, and while a
+    failed generation is not retried. The hint of `error` then says so.
+
+    Raises InstallerError.
+    """
+    remembered = is_remembered(error)
+    if request.mode is Mode.REMOVE or not (request.unattended or remembered):
+        return
+    found = assess_good(request, host, emit)
+    if found is None:
+        return
+    run, good = found
+    if remembered:
+        error.hint = f"{KEPT}: {error.hint}"
+    if not good.plan.steps or good.plan.refusals:
+        return
+    check_pause(request, good.snapshot)
+    if not remembered:
+        emit(Event("warning", f"refused: {error.message}", {"code": "refused", "hint": ""}))
+    from installer.node.carry_out import repair
+
+    repair(request, good, run)
+    if not remembered:
+        hint = error.hint.removesuffix(UNTOUCHED).removesuffix("; ")
+        error.hint = f"{hint}; {_REPAIRED}" if hint else _REPAIRED
+
+
+@contextmanager
+def explained(request: Request, host: Host) -> Iterator[list[Inputs]]:
+    """Add to the error of an unattended run what is still installed, by reading the host again, and the
+    generation that was asked for: that of the yielded list's last element, if it has one."""
+    asked = list[Inputs]()
+    try:
+        yield asked
+    except InstallerError as error:
+        if request.unattended and not isinstance(error, InterruptedRunError):
+            error.fleet_generation = fleet_generation(asked[-1]) if asked else ""
+            with suppress(InstallerError, OSError):
+                error.installed = _installed(request, host)
+        raise
+
+
+def _installed(request: Request, host: Host) -> dict[str, str]:
+    """Empty if no generation is good. Raises InstallerError and OSError."""
+    machine = read_machine(host)
+    record = load_record(host.files, machine.machine_id, machine.hostname).record
+    if record.good is None or takes_over(record):
+        return {}
+    policy = policy_in_force(take_snapshot(host, machine, request.settings, record))
+    return {"generation": record.good.generation} | named(policy)
+
+
+def named(policy: PolicyInForce | None) -> dict[str, str]:
+    """For an event's data."""
+    return {
+        "policy": policy.name if policy else "",
+        "policySource": policy.source.value if policy else "",
+    }
