@@ -62,8 +62,7 @@ def diff_lines(change: FileChange) -> list[str]:
     """A unified diff of the contents, control characters visible; sizes and digests where the
     content is binary, large or unknown; empty where it stays the same."""
     before, after = change.before, change.after
-    digest = size_and_digest(after)[1]
-    if before.kind is Kind.FILE and before.digest == digest:
+    if before.kind is Kind.FILE and after is not None and before.digest == after.digest:
         return []
     old, new = _text(_content_of_state(before)), _text(_content(after))
     if after is None or old is None or new is None:
@@ -72,8 +71,12 @@ def diff_lines(change: FileChange) -> list[str]:
 
 
 def _digests(change: FileChange) -> list[str]:
-    before, after = change.before, change.after
-    return [f"{_described(before.kind is Kind.FILE, before.size, before.digest)} -> {_after(after)}"]
+    before = change.before if change.before.kind is Kind.FILE else None
+    return [f"{_describe(before)} -> {_describe(change.after)}"]
+
+
+def _describe(file: DesiredFile | FileState | None) -> str:
+    return f"{file.size} bytes, sha256 {file.digest[:16] or 'unknown'}" if file is not None else "nothing"
 
 
 def _unified(old: str, new: str, path: str, existed: bool) -> list[str]:
@@ -112,16 +115,3 @@ def _text(content: bytes | None) -> str | None:
     if content is None or len(content) > _DIFF_INPUT or b"\0" in content:
         return None
     return content.decode("utf-8", "surrogateescape")
-
-
-def size_and_digest(after: DesiredFile | FileState | None) -> tuple[int, str]:
-    return (after.size, after.digest) if after is not None else (0, "")
-
-
-def _after(after: DesiredFile | FileState | None) -> str:
-    size, digest = size_and_digest(after)
-    return _described(after is not None, size, digest)
-
-
-def _described(exists: bool, size: int, digest: str) -> str:
-    return f"{size} bytes, sha256 {digest[:16] or 'unknown'}" if exists else "nothing"

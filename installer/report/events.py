@@ -9,7 +9,7 @@ from typing import TextIO
 
 from installer.errors import InstallerError, InvalidInputError, RolledBackError
 from installer.model.event import ERROR, KUBELET_RESTART, WAITING, Emit, Event
-from installer.report.terminal import BOLD, RED, YELLOW, cut, escape, one_line, paint, wants_color
+from installer.report.terminal import BOLD, RED, YELLOW, cut, escape, one_line, paint, pick, wants_color
 from installer.report.waiting import WaitingLine
 
 STEP_STARTED = "step.started"
@@ -105,12 +105,7 @@ def report_error(error: InstallerError, output: str, stream: TextIO, now: Now = 
     "fleetGeneration". A run that has to wait says `waiting` instead of `error`."""
     kind = WAITING if error.waits else ERROR
     if output == "json":
-        data: dict[str, object] = {
-            "error": type(error).__name__,
-            "exitCode": error.exit_code,
-            "hint": error.hint,
-            "faults": list(error.faults),
-        }
+        data = {"error": type(error).__name__, **pick(error, "exit_code hint faults")}
         if isinstance(error, RolledBackError):
             data |= {"remembered": error.remembered, "fleetGeneration": error.fleet_generation}
         JsonReporter(stream, now)(Event(kind, error.message, data))

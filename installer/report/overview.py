@@ -18,24 +18,13 @@ from installer.model.overview import (
 )
 from installer.rendering import render
 from installer.report.advice import advise
-from installer.report.rollout import rollout_json, rollout_lines
-from installer.report.terminal import BOLD, GREEN, RED, YELLOW, one_line, paint, wants_color, write_json
+from installer.report.rollout import group_json, rollout_json, rollout_lines
+from installer.report.terminal import BOLD, GREEN, RED, YELLOW, one_line, paint, pick, wants_color, write_json
 
 _SCHEMA = 1
 _NAMED = 5  # nodes of a group
 _COLORS = {NodeHealth.WELL: GREEN, NodeHealth.TROUBLE: RED, NodeHealth.SILENT: RED, NodeHealth.DIRTY: RED}
-_COLUMNS = (
-    "node",
-    "state",
-    "phase",
-    "generation",
-    "wanted",
-    "policy",
-    "changed",
-    "hold",
-    "pause",
-    "reason",
-)
+_COLUMNS = ["NODE", "STATE", "PHASE", "GENERATION", "WANTED", "POLICY", "CHANGED", "HOLD", "PAUSE", "REASON"]
 
 
 def print_overview(seen: Overview, output: str, stream: TextIO, every_node: bool = False) -> int:
@@ -120,8 +109,8 @@ def describe_progress(progress: Progress) -> str:
 
 def _table(nodes: tuple[NodeView, ...], color: bool) -> Iterator[str]:
     rows = [[one_line(text) for text in _cells(node)] for node in nodes]
-    widths = [max(len(row[at]) for row in [list(_COLUMNS), *rows]) for at in range(len(_COLUMNS))]
-    yield paint(_row([name.upper() for name in _COLUMNS], widths), BOLD, color)
+    widths = [max(map(len, column)) for column in zip(_COLUMNS, *rows, strict=True)]
+    yield paint(_row(_COLUMNS, widths), BOLD, color)
     yield from (_row(row, widths) for row in rows)
 
 
@@ -152,13 +141,7 @@ def overview_json(seen: Overview) -> Mapping[str, object]:
         "schema": _SCHEMA,
         "time": seen.time,
         "installations": [
-            {
-                "namespace": each.namespace,
-                "daemonSet": each.name,
-                "name": each.instance,
-                "mode": each.mode.value,
-                "image": each.image,
-            }
+            {**pick(each, "namespace mode image"), "daemonSet": each.name, "name": each.instance}
             for each in seen.installations
         ],
         "well": seen.well,
@@ -175,31 +158,12 @@ def overview_json(seen: Overview) -> Mapping[str, object]:
 
 def _group_json(group: NodeGroup) -> Mapping[str, object]:
     advice = advise(group.health, group.phase)
-    return {
-        "state": group.health.value,
-        "phase": group.phase,
-        "reason": group.reason,
-        "advice": advice.text,
-        "runbook": advice.runbook,
-        "nodes": list(group.nodes),
-    }
+    return {**group_json(group), "advice": advice.text, "runbook": advice.runbook}
 
 
 def _node_json(node: NodeView) -> Mapping[str, object]:
-    return {
-        "name": node.name,
-        "state": node.health.value,
-        "phase": node.phase,
-        "reason": node.reason,
-        "generation": node.generation,
-        "wanted": node.wanted,
-        "policy": node.policy,
-        "version": node.version,
-        "changed": node.changed,
-        "hold": node.hold,
-        "paused": node.paused,
-        "podReady": node.ready,
-    }
+    picked = pick(node, "name phase reason generation wanted policy version changed hold paused")
+    return {**picked, "state": node.health.value, "podReady": node.ready}
 
 
 def render_page(seen: Overview) -> str:

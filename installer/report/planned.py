@@ -20,8 +20,8 @@ from installer.model.plan import (
     UnitChange,
     Verb,
 )
-from installer.report.diffs import diff_lines, file_diff, file_line, size_and_digest
-from installer.report.terminal import BOLD, RED, YELLOW, one_line, paint, wants_color, write_json
+from installer.report.diffs import diff_lines, file_diff, file_line
+from installer.report.terminal import BOLD, RED, YELLOW, one_line, paint, pick, wants_color, write_json
 
 _FILE_STEPS = frozenset({StepKind.WRITE, StepKind.DELETE, StepKind.RESTORE})
 _ACTING = {
@@ -168,12 +168,11 @@ def plan_json(plan: Plan, error: InstallerError | None = None) -> dict[str, obje
         "kubelet": {"unit": plan.kubelet_unit, "strategy": plan.strategy, "why": plan.strategy_why},
         "files": [_file_json(change) for change in plan.changes.files],
         "units": [_unit_json(unit) for unit in plan.changes.units],
-        "steps": [
-            {"kind": step.kind.value, "target": step.target, "part": step.part.value} for step in plan.steps
-        ],
+        "steps": [pick(step, "kind target part") for step in plan.steps],
         "resets": list(plan.resets),
         "findings": to_camel(plan.findings),
-        "error": error and error_json(error),
+        "error": error
+        and {**pick(error, "exit_code message hint faults"), "remembered": is_remembered(error)},
     }
 
 
@@ -182,53 +181,20 @@ def is_remembered(error: InstallerError | None) -> bool:
     return isinstance(error, RolledBackError) and error.remembered
 
 
-def error_json(error: InstallerError) -> dict[str, object]:
-    return {
-        "exitCode": error.exit_code,
-        "message": error.message,
-        "hint": error.hint,
-        "faults": list(error.faults),
-        "remembered": is_remembered(error),
-    }
-
-
 def _file_json(change: FileChange) -> dict[str, object]:
-    return {
-        "path": change.path,
-        "part": change.part.value,
-        "verb": change.verb.value,
-        "why": change.why,
-        "before": _state_json(change.before),
-        "after": _state_json(change.after),
-        "diff": diff_lines(change),
-    }
+    before, after = _state_json(change.before), _state_json(change.after)
+    picked = pick(change, "path part verb why")
+    return {**picked, "before": before, "after": after, "diff": diff_lines(change)}
 
 
 def _state_json(state: DesiredFile | FileState | None) -> dict[str, object] | None:
     if state is None or (isinstance(state, FileState) and state.kind is Kind.ABSENT):
         return None
-    size, digest = size_and_digest(state)
-    kind, uid, gid, target = Kind.FILE, 0, 0, ""
-    if isinstance(state, FileState):
-        kind, uid, gid, target = state.kind, state.uid, state.gid, state.target
-    return {
-        "kind": kind.value,
-        "mode": f"{state.mode:04o}",
-        "uid": uid,
-        "gid": gid,
-        "size": size,
-        "digest": digest,
-        "target": target,
-    }
+    wanted = {"kind": "file", "uid": 0, "gid": 0, "target": ""}
+    other = pick(state, "kind uid gid target") if isinstance(state, FileState) else wanted
+    return {**other, "mode": f"{state.mode:04o}", "size": state.size, "digest": state.digest}
 
 
 def _unit_json(unit: UnitChange) -> dict[str, object]:
-    return {
-        "name": unit.name,
-        "part": unit.part.value,
-        "action": unit.action.name.lower(),
-        "why": list(unit.why),
-        "daemonReload": unit.daemon_reload,
-        "enable": unit.enable,
-        "disable": unit.disable,
-    }
+    picked = pick(unit, "name part why daemon_reload enable disable")
+    return {**picked, "action": unit.action.name.lower()}

@@ -8,8 +8,8 @@ from typing import TextIO
 from installer.model.event import name_some
 from installer.model.jsontext import to_camel
 from installer.model.names import Mode
-from installer.model.overview import Generation, Rollout
-from installer.report.terminal import BOLD, RED, YELLOW, one_line, paint, wants_color, write_json
+from installer.model.overview import Generation, NodeGroup, Rollout
+from installer.report.terminal import BOLD, RED, YELLOW, one_line, paint, pick, wants_color, write_json
 
 _SCHEMA = 1
 _NAMED = 5  # failures
@@ -44,11 +44,12 @@ def rollout_json(seen: Rollout) -> Mapping[str, object]:
         "paused": seen.paused is not None,
         "why": seen.paused or "",
         "permits": [{"node": node, "since": since} for node, since in seen.permits],
-        "awaited": [
-            {"state": each.health, "phase": each.phase, "reason": each.reason, "nodes": list(each.nodes)}
-            for each in seen.awaited
-        ],
+        "awaited": [group_json(each) for each in seen.awaited],
     }
+
+
+def group_json(group: NodeGroup) -> Mapping[str, object]:
+    return {"state": group.health.value, **pick(group, "phase reason nodes")}
 
 
 def rollout_lines(seen: Rollout, color: bool = False) -> Iterator[str]:

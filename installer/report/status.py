@@ -10,10 +10,9 @@ from installer.model.host import KubeletSnapshot, ProcessState, UnitState
 from installer.model.jsontext import to_camel
 from installer.model.names import Mode
 from installer.model.paths import HOLD
-from installer.model.plan import Assessment, Desired, FileChange
-from installer.model.proxy import PolicyInForce
+from installer.model.plan import Assessment, Desired
 from installer.report.planned import finding_lines, summarise_plan
-from installer.report.terminal import BOLD, GREEN, RED, YELLOW, one_line, paint, wants_color, write_json
+from installer.report.terminal import BOLD, GREEN, RED, YELLOW, one_line, paint, pick, wants_color, write_json
 
 _SCHEMA = 1
 _NOTHING_INSTALLED = "no installation was completed here; to compare, give --payload and any --configs"
@@ -210,9 +209,9 @@ def status_json(seen: Assessment, past: Past) -> dict[str, object]:
             _unit_json(snapshot.proxy.unit, snapshot.proxy.process, wanted_proxy),
             _unit_json(snapshot.kubelet.unit, snapshot.kubelet.process, wanted_kubelet),
         ],
-        "differences": [_difference_json(change) for change in plan.changes.files],
+        "differences": [pick(change, "path part verb why") for change in plan.changes.files],
         "findings": to_camel(plan.findings),
-        "policy": seen.policy and _policy_json(seen.policy),
+        "policy": seen.policy and pick(seen.policy, "name source pending"),
         "runtimeEndpoint": _runtime_endpoint(seen),
         "payloadVersion": _payload_version(seen, past),
         "pause": snapshot.pause,
@@ -226,31 +225,11 @@ def status_json(seen: Assessment, past: Past) -> dict[str, object]:
     }
 
 
-def _policy_json(policy: PolicyInForce) -> dict[str, str]:
-    return {"name": policy.name, "source": policy.source.value, "pending": policy.pending}
-
-
 def _unit_json(unit: UnitState, process: ProcessState | None, wanted: str) -> dict[str, object]:
+    names = "name load_state active_state sub_state unit_file_state main_pid"
     return {
-        "name": unit.name,
-        "loadState": unit.load_state,
-        "activeState": unit.active_state,
-        "subState": unit.sub_state,
-        "unitFileState": unit.unit_file_state,
-        "mainPid": unit.main_pid,
+        **pick(unit, f"{names} result invocation_id need_daemon_reload"),
         "restarts": unit.n_restarts,
-        "result": unit.result,
-        "invocationId": unit.invocation_id,
-        "needDaemonReload": unit.need_daemon_reload,
         "generation": process.generation if process is not None else "",
         "wantedGeneration": wanted,
-    }
-
-
-def _difference_json(change: FileChange) -> dict[str, str]:
-    return {
-        "path": change.path,
-        "part": change.part.value,
-        "verb": change.verb.value,
-        "why": change.why,
     }

@@ -9,6 +9,8 @@ import re
 from collections.abc import Mapping
 from typing import Any, TextIO
 
+from installer.model.jsontext import camel, to_camel
+
 RED, GREEN, YELLOW, CYAN, BOLD = "31", "32", "33", "36", "1"
 _LINE_LIMIT = 500  # characters of one line
 
@@ -45,6 +47,11 @@ def cut(line: str) -> str:
 
 def paint(text: str, color: str, enabled: bool) -> str:
     return f"\x1b[{color}m{text}\x1b[0m" if enabled and text else text
+
+
+def pick(value: object, names: str) -> dict[str, Any]:
+    """Return these fields as JSON has them, with their names in camelCase."""
+    return {camel(name): to_camel(getattr(value, name)) for name in names.split()}
 
 
 def write_json(document: Mapping[str, object], stream: TextIO) -> None:
