@@ -30,7 +30,7 @@ from installer.gardener.status import Operation
 from installer.gardener.work_queue import WorkQueue
 from installer.gardener.write import carry_out
 from installer.model.names import Mode
-from installer.operator.api import ApiError, KubeApi, Resource
+from installer.operator.api import ApiError, KubeApi
 from installer.operator.kube_objects import Object
 
 ORIGIN = "origin=cri-resmgr-installer"  # the label of our ManagedResources
@@ -171,25 +171,17 @@ class Controller:
     def _read_again(self, situation: Situation) -> Situation | None:
         """What the API server has, instead of the mirrors; None without the Extension. Raises ApiError."""
         extension = situation.extension
-        given = self._find(EXTENSIONS, extension.namespace, extension.name)
-        if given is None:
+        given = self._seed.find(EXTENSIONS, extension.namespace, extension.name)
+        if not given:
             return None
-        cluster = self._find(CLUSTERS, "", extension.namespace)
-        resource = self._find(MANAGED_RESOURCES, extension.namespace, self._setup.resource)
+        cluster = self._seed.find(CLUSTERS, "", extension.namespace)
+        resource = self._seed.find(MANAGED_RESOURCES, extension.namespace, self._setup.resource)
         return Situation(
             extension=parse_extension(given),
-            shoot=parse_cluster(cluster) if cluster is not None else None,
-            resource=parse_managed_resource(resource) if resource is not None else None,
+            shoot=parse_cluster(cluster) if cluster else None,
+            resource=parse_managed_resource(resource) if resource else None,
             now=situation.now,
         )
-
-    def _find(self, resource: Resource, namespace: str, name: str) -> Object | None:
-        try:
-            return self._seed.get(resource, namespace, name)
-        except ApiError as error:
-            if error.missing:
-                return None
-            raise
 
     def _say(self, key: Key, operation: Operation | None) -> None:
         said = f"{operation.kind} {operation.state}: {operation.description}" if operation else ""

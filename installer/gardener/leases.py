@@ -7,6 +7,7 @@ times of the local time zone.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -15,7 +16,7 @@ from typing import Any
 
 from installer.model.instant import micro_time
 from installer.operator.api import LEASES, ApiError, KubeApi
-from installer.operator.kube_objects import Object, mapping_at, text_at
+from installer.operator.kube_objects import Object, mapping_at, number_at, text_at
 
 HEARTBEAT = "gardener-extension-heartbeat"
 LEADER = "cri-resmgr-extension-leader-election"
@@ -64,65 +65,43 @@ class Leadership:
         while self.held() and not stop.wait(self._retry):
             self.attempt()
         if self.held():
-            self._write({"spec": {"holderIdentity": "", "leaseDurationSeconds": 1}})
+            patch = {"spec": {"holderIdentity": "", "leaseDurationSeconds": 1}}
+            with contextlib.suppress(ApiError):  # then the next leader waits until it is over
+                self._api.merge(LEASES, self._namespace, LEADER, patch)
         self._renewed = None
 
     def attempt(self) -> None:
-        """Takes or renews it, if it can."""
-        begun = self._clock()
-        try:
-            lease = self._api.get(LEASES, self._namespace, LEADER)
-        except ApiError as error:
-            if error.missing:
-                self._create(begun)
-            else:
-                self._log(f"the Lease {LEADER} cannot be read: {error}")
-            return
-        holder, version = (
-            text_at(lease, "spec", "holderIdentity"),
-            text_at(lease, "metadata", "resourceVersion"),
-        )
-        if holder not in ("", self._me) and not self._is_over(lease, version):
-            self._renewed = None
-            return
+        """Take or renew it, if that is possible."""
+        begun, now = self._clock(), micro_time(datetime.now(UTC))
         spec: dict[str, Any] = {
             "holderIdentity": self._me,
             "leaseDurationSeconds": self._length,
-            "renewTime": micro_time(datetime.now(UTC)),
+            "renewTime": now,
         }
-        if holder != self._me:
-            transitions = mapping_at(lease, "spec").get("leaseTransitions")
-            spec |= {"acquireTime": spec["renewTime"], "leaseTransitions": int(transitions or 0) + 1}
-        if self._write({"metadata": {"resourceVersion": version}, "spec": spec}):
+        try:
+            lease = self._api.find(LEASES, self._namespace, LEADER)
+            holder = text_at(lease, "spec", "holderIdentity")
+            version = text_at(lease, "metadata", "resourceVersion")
+            if holder not in ("", self._me) and not self._is_over(lease, version):
+                self._renewed = None
+                return
+            if holder != self._me:
+                transitions = number_at(lease, "spec", "leaseTransitions")
+                spec |= {"acquireTime": now, "leaseTransitions": transitions + bool(lease)}
+            if lease:
+                patch = {"metadata": {"resourceVersion": version}, "spec": spec}
+                self._api.merge(LEASES, self._namespace, LEADER, patch)
+            else:
+                self._api.create(LEASES, self._namespace, _lease(LEADER, self._namespace, spec))
             self._renewed = begun
+        except ApiError as error:
+            self._log(f"the Lease {LEADER} is not renewed: {error}")
 
     def _is_over(self, lease: Object, version: str) -> bool:
         if version != self._seen[0]:
             self._seen = (version, self._clock())
         length = mapping_at(lease, "spec").get("leaseDurationSeconds")
         return self._clock() - self._seen[1] > (length if isinstance(length, int) else _LEASE_SECONDS)
-
-    def _create(self, begun: float) -> None:
-        now = micro_time(datetime.now(UTC))
-        spec = {
-            "holderIdentity": self._me,
-            "leaseDurationSeconds": self._length,
-            "acquireTime": now,
-            "renewTime": now,
-        }
-        try:
-            self._api.create(LEASES, self._namespace, _lease(LEADER, self._namespace, spec))
-            self._renewed = begun
-        except ApiError as error:
-            self._log(f"the Lease {LEADER} cannot be made: {error}")
-
-    def _write(self, patch: Mapping[str, Any]) -> bool:
-        try:
-            self._api.merge(LEASES, self._namespace, LEADER, patch)
-        except ApiError as error:
-            self._log(f"the Lease {LEADER} cannot be written: {error}")
-            return False
-        return True
 
 
 def beat(api: KubeApi, namespace: str, name: str) -> None:
@@ -132,11 +111,7 @@ def beat(api: KubeApi, namespace: str, name: str) -> None:
         "leaseDurationSeconds": _HEARTBEAT_SECONDS,
         "renewTime": micro_time(datetime.now(UTC)),
     }
-    try:
-        api.merge(LEASES, namespace, HEARTBEAT, {"spec": spec})
-    except ApiError as error:
-        if not error.missing:
-            raise
+    if not api.merge_present(LEASES, namespace, HEARTBEAT, {"spec": spec}):
         api.create(LEASES, namespace, _lease(HEARTBEAT, namespace, spec))
 
 

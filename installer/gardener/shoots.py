@@ -185,12 +185,7 @@ class Shoots:
     def _open(self, namespace: str) -> KubeApi:
         """Raises ApiError."""
         for name in _ACCESS:
-            try:
-                secret = mapping_at(self._seed.get(SECRETS, namespace, name), "data")
-            except ApiError as error:
-                if not error.missing:
-                    raise
-                continue
+            secret = mapping_at(self._seed.find(SECRETS, namespace, name), "data")
             if "kubeconfig" in secret:
                 return self._connect(b64decode(secret["kubeconfig"]))
         raise ApiError(0, f"there is no Secret {' or '.join(_ACCESS)} with a kubeconfig in {namespace}")

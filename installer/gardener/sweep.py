@@ -19,7 +19,7 @@ from installer.operator.inventory import (
     find_adjustments,
     find_owned,
 )
-from installer.operator.kube_objects import Object, silent_since, text_at
+from installer.operator.kube_objects import silent_since, text_at
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,19 +65,9 @@ def _find_pods(api: KubeApi, instance: str, now: datetime) -> tuple[list[Node], 
     ending, silent = list[Node](), list[Node]()
     pods = api.list_objects(PODS, f"{OURS},{INSTANCE_LABEL}={instance}")
     for name in sorted({text_at(pod, "spec", "nodeName") for pod in pods}):
-        since = silent_since(_find_node(api, name))
+        since = silent_since(api.find(NODES, "", name))  # of a Node that is gone, the pods go as well
         if since is not None and now - since > SILENCE:
             silent.append(Node(name, silent_words(since)))
         else:
             ending.append(Node(name, "its pod ends"))
     return ending, silent
-
-
-def _find_node(api: KubeApi, name: str) -> Object:
-    """Empty if there is none; its pods are about to be deleted. Raises ApiError."""
-    try:
-        return api.get(NODES, "", name)
-    except ApiError as error:
-        if error.missing:
-            return {}
-        raise

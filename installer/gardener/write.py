@@ -62,11 +62,7 @@ def _write(api: KubeApi, situation: Situation, wanted: Wanted) -> None:
     namespace, resource = situation.extension.namespace, situation.resource
     if resource is not None and resource.secrets == (wanted.secret_name,) and _is_same(resource.spec, wanted):
         return
-    try:
-        api.create(SECRETS, namespace, wanted.secret)
-    except ApiError as error:
-        if not error.conflict:
-            raise
+    api.create_absent(SECRETS, namespace, wanted.secret)
     if resource is None:
         api.create(MANAGED_RESOURCES, namespace, wanted.resource)
         return

@@ -117,6 +117,15 @@ class KubeApi:
     def get(self, resource: Resource, namespace: str, name: str) -> Object:
         raise NotImplementedError
 
+    def find(self, resource: Resource, namespace: str, name: str) -> Object:
+        """Like `get`, but empty where there is none."""
+        try:
+            return self.get(resource, namespace, name)
+        except ApiError as error:
+            if error.missing:
+                return {}
+            raise
+
     def create(self, resource: Resource, namespace: str, body: Mapping[str, Any]) -> Object:
         raise NotImplementedError
 
@@ -132,6 +141,26 @@ class KubeApi:
         """A patch of the object or of its status. With the object's `metadata.resourceVersion` in it, it
         conflicts where another one was quicker."""
         raise NotImplementedError
+
+    def create_absent(self, resource: Resource, namespace: str, body: Mapping[str, Any]) -> bool:
+        """Like `create`, but False where there is one already."""
+        try:
+            self.create(resource, namespace, body)
+        except ApiError as error:
+            if error.conflict:
+                return False
+            raise
+        return True
+
+    def merge_present(self, resource: Resource, namespace: str, name: str, patch: Mapping[str, Any]) -> bool:
+        """Like `merge`, but False where there is none."""
+        try:
+            self.merge(resource, namespace, name, patch)
+        except ApiError as error:
+            if error.missing:
+                return False
+            raise
+        return True
 
     def delete(self, resource: Resource, namespace: str, name: str) -> None:
         """Does nothing where it is not there."""

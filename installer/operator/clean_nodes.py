@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Collection, Mapping
 from functools import partial
-from typing import Any, Protocol, TypeVar
+from typing import Any
 
 from installer.model.daemon import Phase
 from installer.model.hold import PAUSE_ANNOTATION
@@ -17,23 +17,16 @@ from installer.operator.look import read_status
 _ANNOTATIONS = (STATUS, LAST_FAILURE, PAUSE_ANNOTATION)
 _LABELS = (READY_LABEL,)
 _TRIES = 5  # of a write that another one was quicker than
-_T = TypeVar("_T")
 
 Patches = tuple[dict[str, Any], dict[str, Any]]
 """Of a Node, and of its status."""
 
 
-class Patiently(Protocol):
-    """See Waiting."""
-
-    def __call__(self, call: Callable[[], _T], /) -> _T: ...
+Patiently = Callable[[Callable[[], Any]], Any]
+"""Returns what the call returns, which it may try again."""
 
 
-def _once(call: Callable[[], _T]) -> _T:
-    return call()
-
-
-def clean_nodes(api: KubeApi, left: Collection[str] = (), patiently: Patiently = _once) -> int:
+def clean_nodes(api: KubeApi, left: Collection[str] = (), patiently: Patiently = lambda call: call()) -> int:
     """Takes it off every Node that is not `left` behind; returns how many had any of it. Raises ApiError.
 
     They are listed before the first one is written: an API server forgets the place in a list after a few
@@ -47,7 +40,7 @@ def clean_nodes(api: KubeApi, left: Collection[str] = (), patiently: Patiently =
     return len(cleaned)
 
 
-def mark_left(api: KubeApi, left: Mapping[str, str], patiently: Patiently = _once) -> None:
+def mark_left(api: KubeApi, left: Mapping[str, str], patiently: Patiently = lambda call: call()) -> None:
     """The Nodes that are left behind, and why, say so until they are clean: their kubelet may run on with the
     proxy. What a node has said last of its generation stays. Raises ApiError."""
     for name, why in left.items():
@@ -55,15 +48,10 @@ def mark_left(api: KubeApi, left: Mapping[str, str], patiently: Patiently = _onc
 
 
 def _mark(api: KubeApi, name: str, why: str) -> None:
-    try:
-        said = read_status(mapping_at(api.get(NODES, "", name), "metadata"))
-        if said.get("state") in (Phase.REMOVED, LEFT):
-            return
-        word = json.dumps({**said, "state": LEFT, "reason": why}, separators=(",", ":"))
-        api.merge(NODES, "", name, {"metadata": {"annotations": {STATUS: word}}})
-    except ApiError as error:
-        if not error.missing:
-            raise
+    status = read_status(mapping_at(api.find(NODES, "", name), "metadata"))
+    if status.get("state") not in (Phase.REMOVED, LEFT):
+        text = json.dumps({**status, "state": LEFT, "reason": why}, separators=(",", ":"))
+        api.merge_present(NODES, "", name, {"metadata": {"annotations": {STATUS: text}}})
 
 
 def _marked(api: KubeApi) -> dict[str, Patches]:

@@ -4,7 +4,7 @@ pause, resume and retry."""
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from installer.cluster.leases import build_lease
@@ -14,7 +14,7 @@ from installer.model.fleet import FLEET, ROLLOUT, FleetRules
 from installer.model.hold import PAUSE_ANNOTATION
 from installer.model.names import Mode
 from installer.model.overview import NodeView, Rollout
-from installer.operator.api import CONFIG_MAPS, LEASES, ApiError, KubeApi
+from installer.operator.api import CONFIG_MAPS, LEASES, KubeApi
 from installer.operator.find import Installed
 from installer.operator.kube_objects import Object, mapping_at
 from installer.operator.removal import parse_settings_map, settings_map_of
@@ -47,37 +47,24 @@ def see_rollouts(
 def pause(api: KubeApi, installations: Sequence[Installed], why: str) -> None:
     """Let no node begin planned work until `resume`. Raises ApiError."""
     for installed in _one_for_each_instance(installations):
-        namespace = rollout_namespace(installed)
-        if not _patch(api, namespace, build_pause(why)):
-            try:
-                lease = build_lease(FLEET, namespace, FLEET, annotations={PAUSE_ANNOTATION: why})
-                api.create(LEASES, namespace, lease)
-            except ApiError as error:  # a node has created it meanwhile
-                if not (error.conflict and _patch(api, namespace, build_pause(why))):
-                    raise
+        namespace, patch = rollout_namespace(installed), build_pause(why)
+        lease = build_lease(FLEET, namespace, FLEET, annotations={PAUSE_ANNOTATION: why})
+        if not (
+            api.merge_present(LEASES, namespace, FLEET, patch) or api.create_absent(LEASES, namespace, lease)
+        ):
+            api.merge(LEASES, namespace, FLEET, patch)  # a node has created it meanwhile
 
 
 def resume(api: KubeApi, installations: Sequence[Installed]) -> None:
     """Raises ApiError."""
     for installed in _one_for_each_instance(installations):
-        _patch(api, rollout_namespace(installed), build_pause(None))
+        api.merge_present(LEASES, rollout_namespace(installed), FLEET, build_pause(None))
 
 
 def build_pause(why: str | None) -> dict[str, Any]:
     """Return a merge patch of the Lease `fleet`; None ends the pause. Nodes find the Lease by its label,
     which it may have lost."""
     return {"metadata": {"labels": {ROLLOUT: FLEET}, "annotations": {PAUSE_ANNOTATION: why}}}
-
-
-def _patch(api: KubeApi, namespace: str, patch: Mapping[str, Any]) -> bool:
-    """Return False where there is no Lease `fleet`. Raises ApiError."""
-    try:
-        api.merge(LEASES, namespace, FLEET, patch)
-    except ApiError as error:
-        if not error.missing:
-            raise
-        return False
-    return True
 
 
 def retry(api: KubeApi, installations: Sequence[Installed]) -> tuple[str, ...]:
@@ -127,13 +114,9 @@ def _list_leases(api: KubeApi, installed: Installed) -> list[Object]:
 def _read_rules(api: KubeApi, installed: Installed) -> FleetRules:
     """Read the rules from the settings that the nodes have; return the defaults where those are gone."""
     name = settings_map_of(installed.daemon_set)
-    try:
-        found = parse_settings_map(api.get(CONFIG_MAPS, installed.what.namespace, name)) if name else {}
-    except ApiError as error:
-        if not error.missing:
-            raise
-        found = {}
-    given, usual = mapping_at(found, "rollout"), FleetRules()
+    config_map = api.find(CONFIG_MAPS, installed.what.namespace, name) if name else {}
+    settings = parse_settings_map(config_map) if config_map else {}
+    given, usual = mapping_at(settings, "rollout"), FleetRules()
     return FleetRules(
         concurrent_restarts=str(given.get("concurrentRestarts", usual.concurrent_restarts)),
         max_failures=str(given.get("maxFailures", usual.max_failures)),

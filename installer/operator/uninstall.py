@@ -17,7 +17,7 @@ from installer.errors import InvalidInputError, RollbackFailedError, RolledBackE
 from installer.model.event import Emit, Event, name_some
 from installer.model.names import UNINSTALLING, Mode
 from installer.model.overview import NodeHealth, NodeView
-from installer.operator.api import CONFIG_MAPS, DAEMON_SETS, ApiError, KubeApi, Resource
+from installer.operator.api import CONFIG_MAPS, DAEMON_SETS, KubeApi
 from installer.operator.clean_nodes import clean_nodes, mark_left
 from installer.operator.find import Installed, find_installations
 from installer.operator.inventory import (
@@ -124,18 +124,14 @@ def _read_settings(api: KubeApi, installed: Installed | None, removal: Installed
     name = settings_map_of(found.daemon_set) if found is not None else ""
     if found is None or not name:
         return {}
-    try:
-        return parse_settings_map(api.get(CONFIG_MAPS, found.what.namespace, name))
-    except ApiError as error:
-        if not error.missing:
-            raise
-        if removal is not None:
-            return {}
-        where = f"ConfigMap {found.what.namespace}/{name}"
-        raise InvalidInputError(
-            [f"{where} is gone: the removal needs the settings in it"],
-            "apply the manifests again, then run the same command",
-        ) from None
+    if config_map := api.find(CONFIG_MAPS, found.what.namespace, name):
+        return parse_settings_map(config_map)
+    if removal is not None:
+        return {}
+    raise InvalidInputError(
+        [f"ConfigMap {found.what.namespace}/{name} is gone: the removal needs the settings in it"],
+        "apply the manifests again, then run the same command",
+    )
 
 
 def describe(found: Found, asked: Asked) -> Iterator[Event]:
@@ -229,7 +225,8 @@ def _clean_hosts(api: KubeApi, found: Found, waiting: Waiting, emit: Emit) -> tu
         for resource, body in zip(
             (CONFIG_MAPS, DAEMON_SETS), build_removal(found.installed, found.settings), strict=True
         ):
-            _create(api, resource, body)
+            # One that is there already is an earlier run's.
+            api.create_absent(resource, body["metadata"]["namespace"], body)
         emit(Event("uninstall.removal", f"DaemonSet {found.namespace}/{_removal_of(found)} is at work"))
     if removal := _removal_of(found):
         return waiting.until_clean(found.namespace, removal)
@@ -240,15 +237,6 @@ def _removal_of(found: Found) -> str:
     if found.removal is not None:
         return found.removal.what.name
     return removal_name(found.installed.what.name) if found.installed is not None else ""
-
-
-def _create(api: KubeApi, resource: Resource, body: dict[str, Any]) -> None:
-    """What is there already is an earlier run's."""
-    try:
-        api.create(resource, body["metadata"]["namespace"], body)
-    except ApiError as error:
-        if not error.conflict:
-            raise
 
 
 def _judge(left: Sequence[NodeView], asked: Asked) -> None:
@@ -275,11 +263,7 @@ def _mark(api: KubeApi, owned: Sequence[Owned]) -> None:
     for each in owned:
         if each.guarded and not each.marked:
             patch = {"metadata": {"annotations": {UNINSTALLING: "true"}}}
-            try:
-                api.merge(each.resource, each.namespace, each.name, patch)
-            except ApiError as error:
-                if not error.missing:
-                    raise
+            api.merge_present(each.resource, each.namespace, each.name, patch)
 
 
 def _tell(owned: Sequence[Owned], emit: Emit) -> None:
