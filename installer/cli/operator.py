@@ -27,10 +27,10 @@ _PENDING = 3
 def run_report(arguments: argparse.Namespace, options: Options) -> int:
     """Raises InstallerError."""
     with _cluster(arguments) as api:
-        from installer.operator.find import find_installations
+        from installer.operator.inventory import find_installations
         from installer.operator.look import look
-        from installer.operator.progress import see_progress
         from installer.operator.rollout import see_rollouts
+        from installer.operator.rollout_view import see_progress
         from installer.report.overview import print_overview
 
         found = find_installations(api, arguments.namespace, arguments.name)
@@ -45,7 +45,7 @@ def run_rollout(arguments: argparse.Namespace, options: Options) -> int:
     """Raises InstallerError."""
     with _cluster(arguments) as api:
         from installer.operator import rollout
-        from installer.operator.find import find_installations
+        from installer.operator.inventory import find_installations
         from installer.operator.look import look
         from installer.report.events import build_reporter
         from installer.report.rollout import print_rollouts

@@ -13,7 +13,7 @@ from base64 import b64encode
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from installer.manifests.embedded import split_sections
+from installer.inputs.yaml_document import parse_document
 from installer.manifests.inputs import ManifestInputs, metrics_port
 from installer.manifests.probes import build_min_ready, build_probes
 from installer.manifests.scheduling import build_affinity, build_node_selector
@@ -157,7 +157,10 @@ def _dynamic_configs(inputs: ManifestInputs) -> Objects:
     """As cri-resmgr-agent looks for them: by name, one key for each section."""
     for key, text in sorted(inputs.values.configs.items()):
         if key not in STATIC_CONFIGS:
-            data = {section: dump(value) for section, value in split_sections(text).items()}
+            # cri-resmgr-agent wants one key for each section.
+            found = parse_document(text.encode(), key).data
+            sections = found if isinstance(found, dict) else {}
+            data = {str(section): dump(value) for section, value in sections.items()}
             metadata = _metadata(inputs, f"cri-resmgr-config.{key}", inputs.values.agent_namespace)
             yield from render_template("config-map", **metadata, data=data, immutable=False)
 

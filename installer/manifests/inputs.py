@@ -6,6 +6,7 @@ The settings and configs inside are checked here as each node would check them.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,18 +15,21 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ValidationError
 
 from installer.errors import InvalidInputError
+from installer.inputs.configs import find_faults
 from installer.inputs.reading import reword, shown, suggest
-from installer.inputs.settings import Settings
-from installer.manifests import embedded
+from installer.inputs.settings import Settings, parse_settings
+from installer.inputs.yaml_document import parse_document
 from installer.manifests.provider import Provided, load_provider_configs
 from installer.manifests.scheduling import affinity_faults
 from installer.manifests.sources import Fault, Source, parse_mapping, read_file
+from installer.manifests.text import dump
 from installer.manifests.values import STATIC_CONFIGS, Values, is_config_key
 from installer.model.names import COMPONENT_LABEL, INSTANCE_LABEL, NAME_LABEL
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
 
+_SIZE = 1 << 20  # characters of all configs; what an API server takes of one object
 _POLICIES_SINCE = (1, 30)  # Kubernetes documentation, "Validating Admission Policy"
 _OUR_KEYS = (NAME_LABEL, INSTANCE_LABEL, COMPONENT_LABEL)
 
@@ -84,8 +88,8 @@ def load_inputs(options: ManifestOptions, warn: Callable[[str], None]) -> Manife
     )
     agent = _mapping(merged.data, "agent").get("enabled") is True
     given = _complete_settings(merged.data.get("settings"), options, agent=agent)
-    settings, faults = embedded.check_settings(given)
-    faults += embedded.config_faults(merged.data.get("configs"))
+    settings, faults = _check_settings(given)
+    faults += _config_faults(merged.data.get("configs"))
     faults += _combined_faults(merged.data, given)
     if provided.from_shoot and _mapping(merged.data, "managedResource").get("class") == "seed":
         what = "seed installs on the nodes of the seed, but the configuration is that of a Shoot"
@@ -236,6 +240,44 @@ def _combined_faults(data: Mapping[str, Any], settings: object) -> Iterable[Faul
     proxy = _mapping(_mapping(data, "settings"), "proxy")
     if _mapping(data, "agent").get("enabled") is True and proxy.get("agent") == "disabled":
         yield ("agent", "enabled"), "must not be true while settings.proxy.agent is disabled"
+
+
+def _check_settings(given: object) -> tuple[Settings | None, list[Fault]]:
+    """The settings as a node will read them from the text that it gets, or all that it would refuse."""
+    try:
+        return parse_settings(dump(given).encode(), "settings"), []
+    except InvalidInputError as error:
+        return None, [_locate(fault) for fault in error.faults]
+
+
+def _locate(fault: str) -> Fault:
+    """From `proxy.agent: what (settings:3)`: the path in the values. The line is of no file, and dropped."""
+    path, _, what = re.sub(r" \(settings:\d+\)$", "", fault).partition(": ")
+    return ("settings", *(path.split(".") if path != "settings" else ())), what
+
+
+def _config_faults(configs: object) -> Iterable[Fault]:
+    """What cri-resmgr would refuse in any of the texts. Values of a wrong type are reported elsewhere."""
+    if isinstance(configs, Mapping) and sum(map(_size_of, configs.values())) > _SIZE:
+        yield ("configs",), f"have more than {_SIZE >> 20} MiB together, their YAML aliases (`*`) included"
+        return
+    for key, text in configs.items() if isinstance(configs, Mapping) else ():
+        if isinstance(text, str) and isinstance(key, str) and is_config_key(key):
+            name = STATIC_CONFIGS["EXTRA_OPTIONS"] if key == "EXTRA_OPTIONS" else key
+            for fault in find_faults(name, text.encode("utf-8", "replace")):
+                # `name:3: what`: the line in the text; the one in the values file is added to it.
+                what = fault.removeprefix(f"{name}:").lstrip()
+                yield ("configs", key), f"line {what}" if re.match(r"\d+: ", what) else what
+
+
+def _size_of(text: object) -> int:
+    """Characters, with each alias as what it stands for; only what has one can be more than it is."""
+    if not isinstance(text, str):
+        return 0
+    try:
+        return max(len(text), parse_document(text.encode("utf-8", "replace"), "").size if "*" in text else 0)
+    except InvalidInputError:
+        return len(text)  # the fault is reported elsewhere, with its place
 
 
 def _mapping(data: Mapping[str, Any], key: str) -> Mapping[str, Any]:

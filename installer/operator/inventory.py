@@ -16,7 +16,9 @@ from installer.model.names import (
     OURS,
     UNINSTALLING,
     Mode,
+    mode_of,
 )
+from installer.model.overview import FleetInstallation
 from installer.operator.api import CONFIG_MAPS, DAEMON_SETS, LEASES, ApiError, KubeApi, Resource
 from installer.operator.kube_objects import Object, cut_line, items_at, mapping_at, text_at
 
@@ -48,6 +50,39 @@ KINDS = (
 )
 """In the order of deletion. Rights outlast the pods that need them, and the ServiceAccounts are last: while
 one is there, an uninstallation that was ended can be found again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Installed:
+    """One of our DaemonSets."""
+
+    what: FleetInstallation
+    daemon_set: Object
+
+    @property
+    def template(self) -> Object:
+        return mapping_at(self.daemon_set, "spec", "template")
+
+
+def find_installations(api: KubeApi, namespace: str = "", instance: str = "") -> tuple[Installed, ...]:
+    """Find our DaemonSets by their labels: those of all namespaces and instances, unless given. Raises
+    ApiError."""
+    selector = OURS + (f",{INSTANCE_LABEL}={instance}" if instance else "")
+    found = map(read_installed, api.list_objects(DAEMON_SETS, selector, namespace))
+    return tuple(each for each in found if each is not None)
+
+
+def read_installed(daemon_set: Object) -> Installed | None:
+    """Return None where the component is neither the installation nor the removal."""
+    labels = mapping_at(daemon_set, "metadata", "labels")
+    mode = mode_of(labels.get(COMPONENT_LABEL))
+    if mode is None:
+        return None
+    containers = items_at(daemon_set, "spec", "template", "spec", "containers")
+    image = next((text_at(each, "image") for each in containers if each.get("name") == "installer"), "")
+    namespace, name = (text_at(daemon_set, "metadata", key) for key in ("namespace", "name"))
+    what = FleetInstallation(namespace, name, str(labels.get(INSTANCE_LABEL, "")), mode, image)
+    return Installed(what, daemon_set)
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from installer.model.instant import plain_time
 from installer.model.names import COMPONENT_LABEL, INSTANCE_LABEL, LEFT, OURS, STATUS, Mode, mode_of
 from installer.model.overview import NodeHealth, NodeView, Overview
 from installer.operator.api import NODES, PODS, KubeApi
-from installer.operator.find import Installed, find_installations
+from installer.operator.inventory import Installed, find_installations
 from installer.operator.kube_objects import (
     Object,
     complaint_of,

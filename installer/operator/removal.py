@@ -15,7 +15,7 @@ from installer.inputs.yaml_document import parse_document
 from installer.manifests.build import CRITICAL, config_map_name
 from installer.manifests.text import dump
 from installer.model.names import COMPONENT_LABEL, COMPONENTS, Mode
-from installer.operator.find import Installed
+from installer.operator.inventory import Installed
 from installer.operator.kube_objects import Object, items_at, mapping_at, text_at
 
 SETTINGS = "settings.yaml"

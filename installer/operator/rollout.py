@@ -15,7 +15,7 @@ from installer.model.hold import PAUSE_ANNOTATION
 from installer.model.names import Mode
 from installer.model.overview import NodeView, Rollout
 from installer.operator.api import CONFIG_MAPS, LEASES, KubeApi
-from installer.operator.find import Installed
+from installer.operator.inventory import Installed
 from installer.operator.kube_objects import Object, mapping_at
 from installer.operator.removal import parse_settings_map, settings_map_of
 from installer.operator.rollout_view import (

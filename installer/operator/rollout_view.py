@@ -4,7 +4,7 @@ deletes. Pure.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from installer.cluster.breaker import Breaker, read_breaker, stopped
@@ -13,13 +13,15 @@ from installer.cluster.rollout import read_pause
 from installer.cluster.size import measure
 from installer.model.daemon import Phase
 from installer.model.fleet import FLEET, REMOVAL, FleetRules
-from installer.model.instant import plain_time
+from installer.model.instant import parse_time, plain_time
 from installer.model.names import Mode
-from installer.model.overview import Generation, NodeHealth, NodeView, Rollout, group_nodes
-from installer.operator.find import Installed
+from installer.model.overview import Generation, NodeHealth, NodeView, Progress, Rollout, group_nodes
+from installer.operator.inventory import Installed
 from installer.operator.kube_objects import Object, number_at
 
 _BREAKER = breaker_name("")
+_WINDOW = 3600.0  # seconds; nodes that finished earlier say nothing of the present pace
+_FEWEST = 3  # nodes; the pace of fewer is chance
 _EDITED = "no node could read it, and no other node began its generation, which canaries begin again"
 _LOST = "it was dated so far ahead that no node could take this permit, which is free now"
 
@@ -158,3 +160,28 @@ def _is_stuck(nodes: Collection[NodeView]) -> bool:
     blocked = any(each.phase in (Phase.REFUSED, Phase.FAILED) and not each.ready for each in nodes)
     at_work = any(each.health is NodeHealth.WORKING and each.phase != Phase.WAITING for each in nodes)
     return blocked and not at_work
+
+
+def see_progress(nodes: Collection[NodeView], rollouts: Sequence[Rollout], now: float) -> Progress | None:
+    """How far a change of the whole fleet is, and when it may be through; None while nothing is to be done.
+    By one look, without a memory. `now` is a time of the epoch, by the API server.
+
+    The pace is that of the nodes that were changed last, and since the canaries were through: before that
+    most nodes wait, however fast they are. Nodes that need a person are not counted as work.
+    """
+    working = [node for node in nodes if node.health is NodeHealth.WORKING]
+    waiting = sum(node.phase == Phase.WAITING for node in working)
+    outdated = sum(each.outdated for each in rollouts)
+    left = len(working) + outdated
+    if not left:
+        return None
+    begun = [each for rollout in rollouts for each in rollout.generations]
+    passed = max((parse_time(each.passed) for each in begun if each.passed), default=0.0)
+    since = max(now - _WINDOW, passed)
+    done = sorted(
+        at for at in (parse_time(node.changed) for node in nodes if node.changed) if since < at <= now
+    )
+    if len(done) < _FEWEST or now <= done[0] or any(each.is_stopped for each in rollouts):
+        return Progress(waiting, len(working) - waiting, outdated)
+    pace = len(done) / (now - done[0])
+    return Progress(waiting, len(working) - waiting, outdated, round(pace * 3600), round(left / pace))

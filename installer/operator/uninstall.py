@@ -19,12 +19,13 @@ from installer.model.names import UNINSTALLING, Mode
 from installer.model.overview import NodeHealth, NodeView
 from installer.operator.api import CONFIG_MAPS, DAEMON_SETS, KubeApi
 from installer.operator.clean_nodes import clean_nodes, mark_left
-from installer.operator.find import Installed, find_installations
 from installer.operator.inventory import (
     DEFINITIONS,
+    Installed,
     Owned,
     delete_owned,
     find_adjustments,
+    find_installations,
     find_instance,
     find_owned,
     take_inventory,

@@ -26,9 +26,9 @@ from installer.model.overview import (
     Rollout,
     group_nodes,
 )
-from installer.operator.find import Installed
+from installer.operator.inventory import Installed
 from installer.operator.look import Known, PodView, judge_node
-from installer.operator.progress import see_progress
+from installer.operator.rollout_view import see_progress
 from installer.report.advice import advise
 from installer.report.overview import (
     describe_duration,

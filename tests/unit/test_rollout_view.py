@@ -16,7 +16,7 @@ from installer.model.fleet import FleetRules
 from installer.model.names import COMPONENTS, STATUS, Mode
 from installer.model.overview import FleetInstallation, NodeHealth, NodeView, Rollout
 from installer.operator.api import DAEMON_SETS, LEASES, NODES, PODS, KubeApi, Page, Resource
-from installer.operator.find import Installed
+from installer.operator.inventory import Installed
 from installer.operator.look import look
 from installer.operator.rollout import see_rollouts
 from installer.operator.rollout_view import build_rollout, read_leases

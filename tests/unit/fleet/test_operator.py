@@ -7,7 +7,7 @@ from typing import Any
 from installer.cluster.leases import breaker_name, read_permits
 from installer.model.names import Mode
 from installer.model.overview import FleetInstallation
-from installer.operator.find import Installed
+from installer.operator.inventory import Installed
 from installer.operator.rollout import build_pause
 from installer.operator.rollout_view import Released, RolloutLeases, build_rollout, read_leases, to_retry
 from tests.lib.fleet_bench import (

@@ -16,7 +16,7 @@ from installer.model.hold import PAUSE_ANNOTATION
 from installer.model.names import LAST_FAILURE, NOT_READY_TAINT, READY_CONDITION, READY_LABEL, STATUS
 from installer.operator.api import ApiError, KubeApi, Page
 from installer.operator.clean_nodes import build_patches, clean_nodes
-from installer.operator.find import read_installed
+from installer.operator.inventory import read_installed
 from installer.operator.removal import build_removal, parse_settings_map, settings_map_of, wait_seconds_of
 
 CASES = Path(__file__).parents[2] / "cases" / "manifests"
