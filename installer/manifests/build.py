@@ -53,36 +53,48 @@ _NO_CLEANUP = {"shoot.gardener.cloud/no-cleanup": "true"}
 
 
 def build_objects(inputs: ManifestInputs) -> list[dict[str, Any]]:
-    """Every object, after those that it needs."""
+    """Return every object, after those that it needs."""
     objects = list(_build_objects(inputs))
     return list(_managed_resource(inputs, objects)) if inputs.managed_resource else objects
 
 
 def _build_objects(inputs: ManifestInputs) -> Objects:
+    """Rights come first and admission policies last: what is deleted in this order loses its rights only
+    after its DaemonSet."""
+    values, install = inputs.values, inputs.settings.mode == "install"
+    metadata = _metadata(inputs)
     config_maps = _mounted_config_maps(inputs)
-    yield from _rbac(inputs)
+    yield from _rights(inputs)
+    labels = metadata["labels"] | (_COLLECTABLE if inputs.managed_resource else {})
     for name, data in config_maps.values():
-        metadata = _metadata(inputs, name)
-        if inputs.managed_resource:
-            metadata["labels"] |= _COLLECTABLE
-        yield from render_template("config-map", **metadata, data=data, immutable=True)
-    if inputs.settings.mode == "install":
-        if inputs.values.agent.enabled:
-            yield from _agent_namespace(inputs)
-            yield from _dynamic_configs(inputs)
-            yield from _agent(inputs)
-        if inputs.values.gardener:
-            yield from _metrics_service(inputs)
+        named = metadata | {"object_name": name, "labels": labels}
+        yield from render_template("config-map", **named, data=data, immutable=True)
+    if install and values.agent.enabled:
+        yield from _agent(inputs)
+    selector = _selector(inputs, "installation")
+    if install and values.gardener:
+        # By which Gardener's users scrape the proxies, if `instrumentation.HTTPEndpoint` of theirs is on.
+        named = metadata | {"object_name": "cri-resmgr-installation"}
+        yield from render_template("service", **named, selector=selector, port=_METRICS_PORT)
     yield from _daemon_set(inputs, {volume: name for volume, (name, _) in config_maps.items()})
-    if inputs.monitoring and inputs.settings.mode == "install":
-        selector = _pod_selector(inputs, "installation")
-        yield from render_template("monitoring", **_metadata(inputs, inputs.values.name), selector=selector)
-    if inputs.values.admission_policies:
-        yield from _admission(inputs)
+    if install and inputs.monitoring:
+        yield from render_template("monitoring", **metadata, selector=selector)
+    if values.admission_policies:
+        yield from render_template(
+            "admission",
+            **_metadata(inputs, kept=True),
+            names=names,
+            fleet=fleet,
+            account=f"system:serviceaccount:{values.namespace}:{values.name}",
+            rollout_namespace=values.rollout_namespace,
+            agent=values.agent.enabled and install,
+            # A ManagedResource keeps what `kept` marks; it must be able to delete the rest.
+            guard_deletion=not inputs.managed_resource,
+        )
 
 
 def _mounted_config_maps(inputs: ManifestInputs) -> dict[str, tuple[str, dict[str, str]]]:
-    """The name and data of the settings, and of the static configs if there are any. A removal needs no
+    """Return name and data of the settings, and of the static configs if there are any. A removal needs no
     configs."""
     configs = inputs.values.configs
     mounted = {"settings": {"settings.yaml": dump(dict(inputs.settings_given))}}
@@ -93,88 +105,66 @@ def _mounted_config_maps(inputs: ManifestInputs) -> dict[str, tuple[str, dict[st
 
 
 def config_map_name(instance: str, key: str, data: Mapping[str, str]) -> str:
-    """Of a ConfigMap that pods start from."""
-    digest = hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()
-    return f"{instance}-{key}-{digest[:10]}"
+    """Name a ConfigMap that pods start from by its content."""
+    return f"{instance}-{key}-{_digest(json.dumps(data, sort_keys=True))[:10]}"
 
 
-def _selector(inputs: ManifestInputs, name: str = "cri-resmgr-installer") -> dict[str, str]:
-    """Without the operator's labels: a DaemonSet's selector can never be changed."""
-    return {NAME_LABEL: name, INSTANCE_LABEL: inputs.values.name}
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _metadata(inputs: ManifestInputs, name: str, namespace: str = "") -> dict[str, Any]:
+def _selector(inputs: ManifestInputs, component: str) -> dict[str, str]:
+    """Return the labels that select pods: without the operator's, because a DaemonSet's selector can never be
+    changed. The component tells the pods of our two DaemonSets apart."""
+    ours = {NAME_LABEL: "cri-resmgr-installer", INSTANCE_LABEL: inputs.values.name}
+    return {**ours, COMPONENT_LABEL: component} if component else ours
+
+
+def _metadata(inputs: ManifestInputs, *, kept: bool = False) -> dict[str, Any]:
+    """Return what most objects have. `kept`: the deletion of a ManagedResource leaves the object."""
+    values = inputs.values
     return {
-        "object_name": name,
-        "namespace": namespace or inputs.values.namespace,
-        "labels": {**inputs.values.labels, **_selector(inputs)},
-        "annotations": dict(inputs.values.annotations),
+        "object_name": values.name,
+        "namespace": values.namespace,
+        "labels": {**values.labels, **_selector(inputs, "")},
+        "annotations": {**values.annotations, **(_KEEP if kept and inputs.managed_resource else {})},
     }
 
 
-def _rbac(inputs: ManifestInputs) -> Objects:
+def _rights(inputs: ManifestInputs) -> Objects:
     """The same for installation and removal, so that neither takes it from the other. With a ManagedResource
-    it outlives the pods, which ask the API server whether they have to clean up."""
-    values = inputs.values
-    metadata = _metadata(inputs, values.name)
-    if inputs.managed_resource:
-        metadata["annotations"] |= _KEEP
+    they outlive the pods, which ask the API server whether they have to clean up."""
+    values, metadata = inputs.values, _metadata(inputs, kept=True)
     yield from render_template("service-account", **metadata)
     followed = inputs.settings.removal.successor == "nri"
     yield from render_template("rbac", **metadata, annotate_node=values.writes_node, followed=followed)
     yield from render_template("rollout", **metadata, rollout_namespace=values.rollout_namespace)
 
 
-def _admission(inputs: ManifestInputs) -> Objects:
-    """Last: what is deleted in this order loses its rights only after its DaemonSet. A ManagedResource keeps
-    the rights of the pods anyway, and so the policies that bind them; it must let go of the rest."""
-    metadata = _metadata(inputs, inputs.values.name)
-    if inputs.managed_resource:
-        metadata["annotations"] |= _KEEP
-    yield from render_template(
-        "admission",
-        **metadata,
-        names=names,
-        fleet=fleet,
-        account=f"system:serviceaccount:{inputs.values.namespace}:{inputs.values.name}",
-        rollout_namespace=inputs.values.rollout_namespace,
-        agent=inputs.values.agent.enabled and inputs.settings.mode == "install",
-        guard_deletion=not inputs.managed_resource,
-    )
-
-
-def _agent_namespace(inputs: ManifestInputs) -> Objects:
-    """Where the agent reads every ConfigMap. One that the operator names is there already. It has people's
-    Adjustments, which would go with it."""
-    if not inputs.values.agent.namespace:
-        metadata = _metadata(inputs, inputs.values.agent_namespace)
-        if inputs.managed_resource:
-            metadata["annotations"] |= _KEEP
-        yield from render_template("namespace", **metadata)
-
-
-def _dynamic_configs(inputs: ManifestInputs) -> Objects:
-    """As cri-resmgr-agent looks for them: by name, one key for each section."""
-    for key, text in sorted(inputs.values.configs.items()):
+def _agent(inputs: ManifestInputs) -> Objects:
+    """The agent, and what it reads: every ConfigMap of its namespace, and people's Adjustments there. Both
+    would go with the namespace or their definition, so these are kept. A namespace that the operator names is
+    there already."""
+    values, kept = inputs.values, _metadata(inputs, kept=True)
+    if not values.agent.namespace:
+        yield from render_template("namespace", **kept | {"object_name": values.agent_namespace})
+    for key, text in sorted(values.configs.items()):
         if key not in STATIC_CONFIGS:
-            # cri-resmgr-agent wants one key for each section.
+            # It looks for them by name, and wants one key for each section.
             found = parse_document(text.encode(), key).data
             sections = found if isinstance(found, dict) else {}
             data = {str(section): dump(value) for section, value in sections.items()}
-            metadata = _metadata(inputs, f"cri-resmgr-config.{key}", inputs.values.agent_namespace)
-            yield from render_template("config-map", **metadata, data=data, immutable=False)
-
-
-def _agent(inputs: ManifestInputs) -> Objects:
-    values, selector = inputs.values, _selector(inputs, "cri-resmgr-agent")
+            name = {"object_name": f"cri-resmgr-config.{key}", "namespace": values.agent_namespace}
+            named = _metadata(inputs) | name
+            yield from render_template("config-map", **named, data=data, immutable=False)
+    selector = {NAME_LABEL: "cri-resmgr-agent", INSTANCE_LABEL: values.name}
     labels, annotations = {**values.labels, **selector}, dict(values.annotations)
-    # People's Adjustments would go with their definition.
-    kept = annotations | (_KEEP if inputs.managed_resource else {})
-    yield from render_template("adjustments", labels=labels, annotations=kept, quantity=_QUANTITY)
-    labels |= _SYSTEM if values.gardener else {}
+    yield from render_template(
+        "adjustments", labels=labels, annotations=kept["annotations"], quantity=_QUANTITY
+    )
     yield from render_template(
         "agent",
-        labels=labels,
+        labels=labels | (_SYSTEM if values.gardener else {}),
         annotations=annotations,
         daemon_set_annotations=annotations | (_FINALIZE["install"] if inputs.managed_resource else {}),
         selector=selector,
@@ -182,13 +172,6 @@ def _agent(inputs: ManifestInputs) -> Objects:
         sockets=_OWN_SOCKETS if inputs.settings.proxy.agent_sockets == "own" else None,
         **_pod_values(inputs),
     )
-
-
-def _metrics_service(inputs: ManifestInputs) -> Objects:
-    """By which Gardener's users scrape the proxies, if `instrumentation.HTTPEndpoint` of theirs is on."""
-    selector = _pod_selector(inputs, "installation")
-    metadata = _metadata(inputs, "cri-resmgr-installation")
-    yield from render_template("service", **metadata, selector=selector, port=_METRICS_PORT)
 
 
 def _pod_values(inputs: ManifestInputs) -> dict[str, Any]:
@@ -201,51 +184,43 @@ def _pod_values(inputs: ManifestInputs) -> dict[str, Any]:
 
 
 def _references(kind: str, names: Iterable[str]) -> dict[str, str]:
-    """The annotations that keep what is _COLLECTABLE."""
-    digests = {name: hashlib.sha256(name.encode()).hexdigest()[:8] for name in names}
-    return {f"reference.resources.gardener.cloud/{kind}-{digests[name]}": name for name in digests}
-
-
-def _pod_selector(inputs: ManifestInputs, component: str) -> dict[str, str]:
-    return {**_selector(inputs), COMPONENT_LABEL: component}
+    """Return the annotations that keep what is _COLLECTABLE."""
+    return {f"reference.resources.gardener.cloud/{kind}-{_digest(name)[:8]}": name for name in names}
 
 
 def _daemon_set(inputs: ManifestInputs, config_maps: Mapping[str, str]) -> Objects:
-    values, removal = inputs.values, inputs.settings.mode == "remove"
-    metadata = _metadata(inputs, f"{values.name}-removal" if removal else values.name)
-    if inputs.managed_resource:
-        metadata["annotations"] |= _references("configmap", config_maps.values())
-    pod_annotations = metadata["annotations"] | (_APPARMOR if values.profile == "restricted" else {})
-    if inputs.managed_resource:
-        metadata["annotations"] = metadata["annotations"] | _FINALIZE[inputs.settings.mode]
-    # The component tells the pods of our two DaemonSets apart.
-    component = "removal" if removal else "installation"
-    selector = _pod_selector(inputs, component)
+    values, settings, removal = inputs.values, inputs.settings, inputs.settings.mode == "remove"
+    selector = _selector(inputs, "removal" if removal else "installation")
     gardeners = _SYSTEM if removal else _SYSTEM | CRITICAL
-    metadata["labels"] = {**values.labels, **selector, **(gardeners if values.gardener else {})}
+    annotations = dict(values.annotations)
+    if inputs.managed_resource:
+        annotations |= _references("configmap", config_maps.values())
     yield from render_template(
         "daemon-set",
-        **metadata,
+        object_name=f"{values.name}-removal" if removal else values.name,
+        namespace=values.namespace,
+        labels={**values.labels, **selector, **(gardeners if values.gardener else {})},
+        annotations=annotations | (_FINALIZE[settings.mode] if inputs.managed_resource else {}),
         **_pod_values(inputs),
         selector=selector,
-        pod_annotations=pod_annotations,
+        pod_annotations=annotations | (_APPARMOR if values.profile == "restricted" else {}),
         rollout_namespace=values.rollout_namespace,
-        probes=build_probes(inputs.settings),
-        min_ready=build_min_ready(inputs.settings),
+        probes=build_probes(settings),
+        min_ready=build_min_ready(settings),
         config_maps=config_maps,
         # A port of the host is for one pod of a node: the removal's is beside that of the installation.
-        metrics_port=0 if removal else metrics_port(inputs.settings),
-        on_node_address=inputs.settings.status.listen.startswith(":"),
+        metrics_port=0 if removal else metrics_port(settings),
+        on_node_address=settings.status.listen.startswith(":"),
     )
 
 
 def _managed_resource(inputs: ManifestInputs, objects: Objects) -> Objects:
-    """One Secret with all of them, named by its content, and the ManagedResource that refers to it."""
-    stream = dump_objects(objects).encode()
+    """Build one Secret with all of them, named by its content, and the ManagedResource that refers to it."""
+    stream = dump_objects(objects)
     values, managed = inputs.values, inputs.values.managed_resource
     name = values.name if inputs.settings.mode == "install" else f"{values.name}-removal"
-    secret = f"managedresource-{name}-{hashlib.sha256(stream).hexdigest()[:10]}"
-    labels = {**values.labels, **_selector(inputs)}
+    secret = f"managedresource-{name}-{_digest(stream)[:10]}"
+    labels = _metadata(inputs)["labels"]
     yield from render_template(
         "managed-resource",
         object_name=name,
@@ -258,5 +233,5 @@ def _managed_resource(inputs: ManifestInputs, objects: Objects) -> Objects:
         annotations=_references("secret", [secret]),
         secret=secret,
         secret_labels={**labels, **_COLLECTABLE},
-        data={"objects.yaml": b64encode(stream).decode()},
+        data={"objects.yaml": b64encode(stream.encode()).decode()},
     )
