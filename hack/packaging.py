@@ -19,7 +19,7 @@ from pathlib import Path
 import shtab  # type: ignore[import-not-found, unused-ignore]
 
 from installer import __version__
-from installer.cli.options import build_parser
+from installer.cli.grammar import build_parser
 
 TOP = Path(__file__).parents[1]
 DEBIAN = TOP / "hack/debian"

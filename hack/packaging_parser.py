@@ -2,7 +2,7 @@
 
 import argparse
 
-from installer.cli.options import build_parser
+from installer.cli.grammar import build_parser
 
 
 def parser() -> argparse.ArgumentParser:

@@ -10,9 +10,11 @@ import contextlib
 import gc
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import fields
 from typing import TextIO, cast
 
-from installer.cli.options import DAEMON_VERBS, Options, UsageError, parse_options
+from installer.cli.grammar import INTERNAL_VERBS, UsageError
+from installer.cli.options import Options, parse_options
 from installer.errors import InstallerError, unforeseen
 from installer.report.terminal import SteadyStream
 
@@ -75,19 +77,8 @@ def _print_manifests(arguments: argparse.Namespace) -> int:
     from installer.model.event import Event
     from installer.report.events import TextReporter
 
-    options = ManifestOptions(
-        values=arguments.values,
-        provider_configs=tuple(arguments.provider_config),
-        mode=arguments.mode,
-        profile=arguments.profile,
-        nodes=arguments.nodes,
-        agent=arguments.agent,
-        images=tuple(arguments.image),
-        managed_resource=arguments.managed_resource,
-        monitoring=arguments.monitoring,
-        registers_for=arguments.registers_for,
-        chart_ref=arguments.chart_ref,
-    )
+    known = {each.name for each in fields(ManifestOptions)}
+    options = ManifestOptions(**{name: value for name, value in vars(arguments).items() if name in known})
     report = TextReporter(sys.stderr)
     render = render_registration if arguments.gardener_registration else render_manifests
     sys.stdout.write(render(options, lambda warning: report(Event("warning", warning))))
@@ -95,7 +86,7 @@ def _print_manifests(arguments: argparse.Namespace) -> int:
 
 
 def _run(arguments: argparse.Namespace, options: Options) -> int:
-    if arguments.command in DAEMON_VERBS:
+    if arguments.command in ("run", *INTERNAL_VERBS):
         from installer.cli.daemon import run_daemon_verb
 
         return run_daemon_verb(arguments, options)
@@ -106,16 +97,9 @@ def _run(arguments: argparse.Namespace, options: Options) -> int:
 
         return run_extension(arguments, options)
     if arguments.command in ("report", "rollout", "uninstall", "translate"):
-        from installer.cli import operator
+        from installer.cli.operator import VERBS
 
-        run = {
-            "report": operator.run_report,
-            "rollout": operator.run_rollout,
-            "uninstall": operator.run_uninstall,
-            "translate": operator.run_translate,
-        }
-        return run[arguments.command](arguments, options)
-
+        return VERBS[arguments.command](arguments, options)
     from installer.cli.host import run_host_verb
 
     return run_host_verb(arguments, options)

@@ -7,12 +7,13 @@ import os
 import sys
 from pathlib import Path
 
-from installer.cli.options import ENVIRONMENT_PREFIX, Options, require_root
+from installer.cli.grammar import ENVIRONMENT_PREFIX
+from installer.cli.options import Options, require_root
 from installer.errors import InvalidInputError
 
 
 def run_daemon_verb(arguments: argparse.Namespace, options: Options) -> int:
-    """Runs one of DAEMON_VERBS and returns its exit code."""
+    """Run `run` or one of INTERNAL_VERBS; return the exit code."""
     if arguments.command == "run":
         return _run_daemon(options)
     if arguments.command == "talk":

@@ -198,3 +198,11 @@ def _cluster(arguments: argparse.Namespace) -> Iterator[KubeClient]:
             raise InstallerError(
                 f"the API server: {error}", "check the cluster with `kubectl version`, then run it again"
             ) from None
+
+
+VERBS = {
+    "report": run_report,
+    "rollout": run_rollout,
+    "uninstall": run_uninstall,
+    "translate": run_translate,
+}

@@ -272,7 +272,7 @@ def test_usage(command: Command, argv: list[str]) -> None:
         ended = command(*argv)
     assert ended.code == 2
     assert ended.err.startswith("error: ")
-    assert "--help` says what is possible" in ended.err
+    assert "see `cri-resmgr-installer" in ended.err
 
 
 # -- exit 4: where it runs, and what is in our place ------------------------------------------------

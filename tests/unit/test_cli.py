@@ -13,7 +13,8 @@ import pytest
 
 from installer import __version__
 from installer.cli import main
-from installer.cli.options import INTERNAL_VERBS, build_parser, parse_options
+from installer.cli.grammar import INTERNAL_VERBS, build_parser
+from installer.cli.options import parse_options
 
 WRONG = {
     ("nonsense",): "unknown command 'nonsense'; known are plan, install, remove, run",

@@ -1,0 +1,288 @@
+"""The command line's grammar: options, commands, help."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, NoReturn
+
+from installer import __version__
+from installer.errors import InvalidInputError
+from installer.inputs.reading import suggest
+
+ENVIRONMENT_PREFIX = "CRI_RESMGR_INSTALLER_"
+INTERNAL_VERBS = ("settings", "pass", "talk")
+OWN_OUTPUTS = {"html": "report", "yaml": "translate", "helm": "translate"}
+"""Output formats that only one command can print."""
+_RENAMED = {"--adopt": "--take-over"}
+_PROGRAM = "cri-resmgr-installer"
+_NODE = f"{_PROGRAM} --payload /root/payload --configs /root/configs"
+_VALUES = "/etc/gardener-extension-cri-resmgr/values.yaml"
+_EPILOG = f"""environment:
+  {ENVIRONMENT_PREFIX}CONFIG, _PAYLOAD, _CONFIGS, _DEFAULT_CONFIGS, _TAKE_OVER, _HOST_ROOT and _OUTPUT
+  stand for the options of these names; an option takes precedence. These options may stand
+  before or after the command.
+
+exit codes:
+  0    converged, nothing to do
+  1    a bug (-v shows where), or this machine lacks what every program needs
+  2    bad settings, configs, payload or usage; nothing touched
+  3    plan: changes pending; status: not converged or not healthy
+  4    this host cannot or should not be served; nothing touched
+  5    failed, and the previous state is in place
+  6    failed, and the rollback failed too: the message says what to do by hand
+  75   another run is active on this host
+  128+n  ended by signal n between two steps; run it again
+
+examples:
+  cri-resmgr-installer --payload /root/payload --configs /root/configs plan
+  cri-resmgr-installer --payload /root/payload --configs /root/configs install
+  kubectl -n kube-system exec POD -- cri-resmgr-installer status"""
+
+
+class UsageError(InvalidInputError):
+    """The command line is wrong. `output` is how to print the error: text or json."""
+
+    output = "text"
+
+
+class Parser(argparse.ArgumentParser):
+    """Takes no abbreviations, which a later option would make ambiguous or give another meaning, and suggests
+    what an unknown word was probably meant to be. Raises UsageError."""
+
+    def __init__(self, prog: str | None = None, **options: Any) -> None:
+        super().__init__(prog, allow_abbrev=False, **options)
+
+    def flag(self, *names: str, help: str, **more: Any) -> None:
+        """Add an option without a value."""
+        self.add_argument(*names, action="store_true", help=help, **more)
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError([message], f"see `{self.prog} --help`")
+
+    def _check_value(self, action: argparse.Action, value: object) -> None:
+        if isinstance(action.choices, dict) and value not in action.choices:
+            listed = [name for name in action.choices if name not in INTERNAL_VERBS]
+            self.error(f"unknown command {value!r}; {suggest(str(value), listed)}")
+        super()._check_value(action, value)
+
+    def refuse(self, words: Sequence[str]) -> NoReturn:
+        """Raise UsageError for words that no option and no command takes."""
+        options = [word.partition("=")[0] for word in words if word.startswith("-")]
+        known = [name for name in self._option_string_actions if name.startswith("--")]
+        faults = []
+        for option in options:
+            if option in _RENAMED:
+                faults.append(f"{option} is called {_RENAMED[option]} now")
+                continue
+            close = suggest(option, known)
+            faults.append(f"unknown option {option}" + (f"; {close}" if close.startswith("did") else ""))
+        faults = faults or [f"unexpected word {word!r}" for word in words]
+        raise UsageError(faults, f"see `{self.prog} --help`")
+
+
+def build_parser() -> tuple[Parser, Mapping[str, Parser]]:
+    """Build the parser, and the parser of each command by its name. Options that many commands share may
+    stand before the command as well. Parsing raises UsageError."""
+    output = Parser(add_help=False, argument_default=argparse.SUPPRESS)
+    output.add_argument(
+        "--output",
+        choices=("text", "json", *OWN_OUTPUTS),
+        help="default: text; `report` also takes html, `translate` yaml (its default) and helm",
+    )
+    output.flag("-v", "--verbose", help="more detail, and tracebacks of bugs")
+    shared = _host_options(output)
+    parser = Parser(
+        _PROGRAM,
+        description="Installs, keeps and removes CRI-Resource-Manager on a Kubernetes node.",
+        epilog=_EPILOG,
+        parents=[shared],
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"{_PROGRAM} {__version__}")
+    verbs = parser.add_subparsers(dest="command", required=True, metavar="COMMAND", title="commands")
+
+    def add(verb: str, purpose: str, example: str, parent: Parser = output) -> Parser:
+        return verbs.add_parser(
+            verb,
+            parents=[parent],
+            help=purpose,
+            description=f"{purpose[0].upper()}{purpose[1:]}.",
+            epilog=f"example:\n  {example}",
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+
+    _add_host_verbs(partial(add, parent=shared))
+    objects = "print the Kubernetes objects as YAML; needs neither root nor a host"
+    _add_manifests(
+        add("manifests", objects, f"{_PROGRAM} manifests --values values.yaml | kubectl apply -f -")
+    )
+    _add_cluster_verbs(add)
+    plugins = "print cri-resmgr's configuration as that of nri-plugins"
+    _add_translate(add("translate", plugins, f"{_PROGRAM} translate --configs /root/configs"))
+    controller = "run Gardener's controller, in a pod of a seed; see docs/gardener.md"
+    _add_extension(add("extension", controller, f"{_PROGRAM} --output json extension --values {_VALUES}"))
+    # The daemon's child runs. Without a help text they are not listed.
+    _settings, passes, talk = (verbs.add_parser(verb, parents=[shared]) for verb in INTERNAL_VERBS)
+    passes.add_argument("--log", action="store_true")  # see daemon/pass_log.py
+    passes.add_argument("order")
+    talk.add_argument("request")
+    return parser, verbs.choices
+
+
+def _host_options(output: Parser) -> Parser:
+    """Build what every command that looks at a node takes."""
+    shared = Parser(add_help=False, argument_default=argparse.SUPPRESS, parents=[output])
+    shared.add_argument("--config", metavar="FILE", help="settings (YAML); default: built-in settings")
+    shared.add_argument("--host-root", metavar="DIR", help="where the host's / is mounted; default: /")
+    shared.add_argument("--payload", metavar="DIR", help="the unpacked release; default: /payload")
+    configs = "directory with fallback.cfg, force.cfg, EXTRA_OPTIONS.cfg"
+    shared.add_argument("--configs", metavar="DIR", help=configs)
+    shared.flag("--default-configs", help="use no configs: the policy is none")
+    return shared
+
+
+def _add_host_verbs(add: Callable[[str, str, str], Parser]) -> None:
+    steps = "show each step that would change this host, and why; touches nothing"
+    plan = add("plan", steps, f"{_NODE} plan --diff")
+    install = add("install", "install cri-resmgr on this host, or update it, once", f"{_NODE} install")
+    leave = "move kubelet back to its runtime and remove cri-resmgr from this host"
+    remove = add("remove", leave, f"{_PROGRAM} remove")
+    add("run", "run the daemon: converge this host, then keep watching it", f"{_NODE} run")
+    history = add("history", "show what changed on this host, and why", f"{_PROGRAM} history -n 50")
+    status = add(
+        "status",
+        "show whether this host is converged and healthy, and its last change; touches nothing",
+        f"kubectl -n kube-system exec POD -- {_PROGRAM} status",
+    )
+    plan.add_argument("--mode", choices=("install", "remove"), help="default: as the settings say")
+    plan.flag("--diff", help="also show the changed text of each file")
+    for verb in (plan, install):
+        verb.flag("--retry", help="retry a generation that failed on this host")
+        live = "let the daemon-reload apply a pending edit of kubelet's unit"
+        verb.flag("--accept-pending", help=live)
+        other = "take over an installation of cri-resmgr that another installer has made"
+        verb.flag("--take-over", help=other, default=argparse.SUPPRESS)
+    for verb in (plan, remove):
+        lost = "if the record is lost: delete every file at a path that the installer uses"
+        verb.flag("--without-record", help=lost)
+    for verb in (plan, install, remove):
+        verb.flag("--despite-pause", help="proceed even if the node is paused")
+    history.add_argument("-n", "--lines", type=_count, default=20, metavar="COUNT", help="default: 20")
+    status.add_argument(
+        "--wait",
+        type=_count,
+        nargs="?",
+        const=300,
+        metavar="SECONDS",
+        help="wait until it is converged and healthy, at most this long; default: 300",
+    )
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or not 0 < int(text) <= 1000:
+        raise argparse.ArgumentTypeError(f"must be a number from 1 to 1000, not {text!r}")
+    return int(text)
+
+
+def _seconds(text: str) -> float:
+    if not text.isdecimal() or int(text) > 86_400:
+        raise argparse.ArgumentTypeError(f"must be seconds, at most 86400, not {text!r}")
+    return float(text)
+
+
+def _add_manifests(manifests: Parser) -> None:
+    add = manifests.add_argument
+    add("--values", type=Path, metavar="FILE", help="the values (YAML); see docs/operations.md")
+    add("--mode", choices=("install", "remove"), help="remove: pods that clean the nodes")
+    add(
+        "--provider-config",
+        type=Path,
+        metavar="FILE",
+        action="append",
+        default=[],
+        dest="provider_configs",
+        help="a Gardener Shoot, Extension or ControllerDeployment, its values or a providerConfig alone; "
+        "see docs/gardener.md",
+    )
+    manifests.flag("--managed-resource", help="wrap everything in a ManagedResource (Gardener)")
+    manifests.flag("--monitoring", help="add a PodMonitor, alerts and a Grafana dashboard")
+    add("--profile", choices=("privileged", "restricted"), help="rights of the pods; default: privileged")
+    add("--nodes", metavar="A,B,C", help="only these nodes")
+    add("--agent", action=argparse.BooleanOptionalAction, help="with or without cri-resmgr-agent")
+    image = "image of the installer; NAME is installer, agent or extension"
+    add("--image", metavar="[NAME=]REFERENCE", action="append", default=[], dest="images", help=image)
+    manifests.flag(
+        "--gardener-registration",
+        help="instead, print what registers the extension with Gardener; needs --image extension=REFERENCE",
+    )
+    add(
+        "--for",
+        dest="registers_for",
+        choices=("garden", "operator", "v1beta1"),
+        default="garden",
+        help="for whom to register: operator: gardener-operator; v1beta1: Gardener before 1.96",
+    )
+    chart = "where the chart of the registration was pushed to; default: the registration contains it"
+    add("--chart-ref", default="", metavar="REFERENCE", help=chart)
+
+
+def _add_cluster_verbs(add: Callable[[str, str, str], Parser]) -> None:
+    report = add("report", "show every node of a cluster, its state and why", f"{_PROGRAM} report --nodes")
+    rollout = add(
+        "rollout",
+        "show who may restart kubelet and who waits; pause, resume or retry",
+        f"{_PROGRAM} rollout pause --why 'maintenance until noon'",
+    )
+    uninstall = add(
+        "uninstall",
+        "clean every node of a cluster, then delete the installer's objects from it",
+        f"{_PROGRAM} uninstall --dry-run",
+    )
+    for verb in (report, rollout, uninstall):
+        _add_kubeconfig(verb)
+        verb.add_argument("-n", "--namespace", default="", help="namespace of the DaemonSet; default: all")
+        verb.add_argument("--name", default="", help="the value `name` of the manifests; default: all")
+    report.flag("--nodes", help="add a line for each node")
+    rollout.add_argument(
+        "action",
+        choices=("status", "pause", "resume", "retry"),
+        help="status: show permits, canaries, and what was stopped and why; pause: let no node start planned "
+        "work; resume: end the pause; retry: start stopped generations again",
+    )
+    rollout.add_argument("--why", default="", help="reason of a pause, shown to everybody")
+    wait = "give up when no node makes progress for this long; default: the setting removal.waitSeconds"
+    uninstall.add_argument("--wait", type=_seconds, metavar="SECONDS", help=wait)
+    uninstall.flag("--leave-nodes", help="delete everything even if some nodes are not clean")
+    sure = uninstall.add_mutually_exclusive_group()
+    sure.add_argument("--yes", action="store_true", help="do not ask for confirmation")
+    preview = "show what would be done; exit 3 if there is anything to do"
+    sure.add_argument("--dry-run", action="store_true", help=preview)
+
+
+def _add_kubeconfig(verb: Parser) -> None:
+    context = "context of the kubeconfig; default: the current one"
+    verb.add_argument("--kubeconfig", default="", metavar="FILE", help="default: as kubectl finds it")
+    verb.add_argument("--context", default="", metavar="NAME", help=context)
+
+
+def _add_translate(translate: Parser) -> None:
+    _add_kubeconfig(translate)
+    configs = "directory with fallback.cfg, force.cfg, and the agent's default, group.NAME and node.NAME"
+    translate.add_argument("--configs", metavar="DIR", default=argparse.SUPPRESS, help=configs)
+    provider = "what Gardener users have; see docs/gardener.md"
+    translate.add_argument("--provider-config", type=Path, metavar="FILE", help=provider)
+    workloads = "instead, print `kubectl patch` for workloads with cri-resmgr's annotations"
+    translate.flag("--annotations", help=workloads)
+
+
+def _add_extension(extension: Parser) -> None:
+    extension.add_argument("--values", type=Path, metavar="FILE", help="the values (YAML) for every Shoot")
+    deployment = "the values of the ControllerDeployment; those of a Shoot take precedence"
+    extension.add_argument(
+        "--provider-config", type=Path, metavar="FILE", action="append", default=[], help=deployment
+    )
+    alive = "file to touch while no thread hangs; default: none"
+    extension.add_argument("--alive", type=Path, metavar="FILE", help=alive)
