@@ -16,10 +16,10 @@ def run_daemon_verb(arguments: argparse.Namespace, options: Options) -> int:
     """Run `run` or one of INTERNAL_VERBS; return the exit code."""
     if arguments.command == "run":
         return _run_daemon(options)
-    if arguments.command == "talk":
-        from installer.cluster.child import talk
+    if arguments.command == "sync":
+        from installer.cluster.sync_child import sync
 
-        print(talk(arguments.request))
+        print(sync(arguments.request))
         return 0
     if arguments.command == "settings":
         return _print_configuration(options)
@@ -30,12 +30,12 @@ def run_daemon_verb(arguments: argparse.Namespace, options: Options) -> int:
 
 def _run_daemon(options: Options) -> int:
     """Stays until a signal comes, and so loads no library that it does not need all the time."""
+    from installer.cluster.client import ClusterClient
     from installer.cluster.pod_context import find_pod_context
-    from installer.cluster.voice import Voice
     from installer.daemon.configuration import Command
     from installer.daemon.loop import Daemon
     from installer.host.files import RootedFiles
-    from installer.model.daemon import READY_FILE, NoCluster
+    from installer.model.daemon import READY_FILE, Cluster
     from installer.report.events import build_reporter
 
     require_root()
@@ -57,7 +57,7 @@ def _run_daemon(options: Options) -> int:
     )
     emit = build_reporter(options.output, sys.stdout, options.verbose)
     context = find_pod_context(os.environ)
-    cluster = Voice(context, emit, RootedFiles(options.host_root)) if context else NoCluster()
+    cluster = ClusterClient(context, emit, RootedFiles(options.host_root)) if context else Cluster()
     return Daemon(command, emit, cluster).run()
 
 

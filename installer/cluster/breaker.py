@@ -1,8 +1,8 @@
-"""What a fleet has learnt of one generation: its canaries, its failures, and whether others may begin. Pure.
+"""The circuit breaker: what a fleet has learnt of one generation, and whether others may begin it. Pure.
 
-It is an annotation of a Lease that nodes write with its resourceVersion. A breaker never lapses by itself: a
-failed node that succeeds takes its failure back (`install --retry` there), `rollout retry` deletes the Lease,
-and another generation has another one.
+It is an annotation of a Lease that nodes write with its resourceVersion. It never lapses by itself. A failed
+node that succeeds takes its failure back (`install --retry` there), `rollout retry` deletes the Lease, and
+another generation has another one.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from installer.model.fleet import BREAKER, REMOVAL, FleetRules
 from installer.model.instant import parse_past, plain_time
 
 LABELLED, FIRST = "labelled", "first"
-"""Who are the canaries: nodes with the label, or the first ones that ask."""
+"""Which nodes are the canaries: those with the label, or the first ones that ask."""
 
 _CANARY_SHARE = "1%"
 CANARY_SECONDS = 900.0
-"""A canary that has said nothing for so long is not waited for, and labelled ones of which none has begun are
-not either: others go first in their place."""
+"""Nobody waits longer for a canary that has not reported, nor for labelled ones of which none has begun:
+others go first in their place."""
 _WHY = 300  # characters of a failure
 _REASONS = 50  # failures that say why; annotations of an object have 256 KiB together
 _MOST_CANARIES = 1000  # where more nodes have the label
@@ -36,29 +36,27 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Breaker:
-    """`canaries` were admitted at these times of the epoch, `succeeded` are those that ended well. `passed`:
-    when the canaries were through, 0 before. `labelled` is how many nodes had the label when the generation
-    was `begun`. `version` is the resourceVersion."""
+    """Times are of the epoch."""
 
     generation: str
     ring: str = FIRST
     begun: float = 0.0
-    canaries: Mapping[str, float] = field(default_factory=dict)
-    succeeded: frozenset[str] = frozenset()
+    canaries: Mapping[str, float] = field(default_factory=dict)  # node -> when it was admitted
+    succeeded: frozenset[str] = frozenset()  # those of the canaries that ended well
     failures: Mapping[str, Failure] = field(default_factory=dict)
-    passed: float = 0.0
-    version: str = ""
-    labelled: int = 0
+    passed: float = 0.0  # when the canaries were through; 0 before
+    version: str = ""  # the resourceVersion
+    labelled: int = 0  # how many nodes had the label when the generation was begun
 
     @property
     def missing(self) -> int:
-        """How many nodes with the label have not begun yet."""
+        """The number of nodes with the label that have not begun yet."""
         return max(0, min(self.labelled, _MOST_CANARIES) - len(self.canaries))
 
 
 def read_breaker(generation: str, lease: Mapping[str, Any], now: float) -> Breaker:
-    """At the time `now` of the epoch. Raises ValueError for a Lease that is not understood: no node begins
-    on it."""
+    """Read it at the time `now` of the epoch. Raises ValueError for a Lease that is not understood: no node
+    begins then."""
     try:
         found = json.loads(annotations_of(lease)[BREAKER])
         return Breaker(
@@ -80,7 +78,7 @@ def read_breaker(generation: str, lease: Mapping[str, Any], now: float) -> Break
 
 
 def build_breaker(breaker: Breaker, namespace: str, rules: FleetRules, nodes: int) -> dict[str, Any]:
-    """The Lease. People also read its annotation."""
+    """Build the Lease. People also read its annotation."""
     canaries = {
         node: {"begun": plain_time(at)} | ({"done": True} if node in breaker.succeeded else {})
         for node, at in sorted(breaker.canaries.items())
@@ -106,7 +104,7 @@ def build_breaker(breaker: Breaker, namespace: str, rules: FleetRules, nodes: in
 
 
 def stopped(breaker: Breaker, rules: FleetRules, nodes: int) -> str:
-    """Why no other node may begin this generation; empty if one may. The failure of a canary is enough."""
+    """Return why no other node may begin this generation, empty if one may. One failed canary is enough."""
     if not breaker.failures:
         return ""
     by_time = sorted(breaker.failures.items(), key=lambda found: found[1].at)
@@ -160,29 +158,29 @@ def _is_awaited(begun: float, now: float) -> bool:
 
 
 def with_canary(breaker: Breaker, node: str, now: float) -> Breaker:
-    """One node more begins before the others."""
+    """Admit one more node before the others."""
     return replace(breaker, canaries={**breaker.canaries, node: now})
 
 
 def with_success(breaker: Breaker, node: str, now: float) -> Breaker:
-    """The node runs the generation. Its earlier failure counts no longer."""
+    """Note that the node runs the generation. Its earlier failure does not count any more."""
     failures = {name: failure for name, failure in breaker.failures.items() if name != node}
     done = breaker.succeeded | ({node} if node in breaker.canaries else frozenset())
     return with_passed(replace(breaker, failures=failures, succeeded=done), now)
 
 
 def with_passed(breaker: Breaker, now: float) -> Breaker:
-    """Notes when the canaries are through, once."""
+    """Note when the canaries are through, once."""
     return replace(breaker, passed=now) if not breaker.passed and is_through(breaker, now) else breaker
 
 
 def without_canary(breaker: Breaker, node: str) -> Breaker:
-    """The node has touched nothing and is not waited for: another one may go first."""
+    """Do not wait for a node that has touched nothing: another one may go first."""
     return replace(breaker, canaries={name: at for name, at in breaker.canaries.items() if name != node})
 
 
 def with_failure(breaker: Breaker, node: str, why: str, now: float) -> Breaker:
-    """The generation failed on this node; the first failure stays."""
+    """Note that the generation failed on this node; its first failure stays."""
     if node in breaker.failures:
         return breaker
     why = " ".join(why.split())[:_WHY] if len(breaker.failures) < _REASONS else ""
@@ -190,7 +188,7 @@ def with_failure(breaker: Breaker, node: str, why: str, now: float) -> Breaker:
 
 
 def with_result(breaker: Breaker, node: str, ok: bool | None, why: str, now: float) -> Breaker:
-    """What the fleet learns from one node; the same breaker if that is nothing: it keeps few
+    """Note what the fleet learns from one node. Return the same breaker if that is nothing: it keeps few
     successes."""
     if ok is False:
         return with_failure(breaker, node, why, now)

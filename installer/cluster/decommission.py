@@ -1,7 +1,7 @@
-"""Whether it is certain that a node is no longer to be served. Pure.
+"""Whether it is certain that a node is to be decommissioned. Pure.
 
-Taking the proxy off a node by mistake restarts its kubelet, on all nodes at once if the mistake is the API
-server's. So only the explicit word of an API server counts; every doubt keeps the node as it is.
+Removing the proxy from a node by mistake restarts its kubelet, on all nodes at once if the mistake is the API
+server's. So only an explicit statement of an API server counts; any doubt keeps the node as it is.
 """
 
 from __future__ import annotations
@@ -15,18 +15,17 @@ from installer.cluster.selection import selects
 
 @dataclass(frozen=True, slots=True)
 class Decommission:
-    """Whether the node is `certain` to be decommissioned. `why` is for people, and says what was found or
-    what was missing."""
+    """Whether the node is certain to be decommissioned."""
 
     certain: bool
-    why: str
+    why: str  # for people: what was found, or what was missing
 
 
 def decide(context: PodContext, daemonset: Answer, node: Answer) -> Decommission:
-    """Judges what the API says of our DaemonSet and of our node.
+    """Judge what the API says of our DaemonSet and of our node.
 
-    A DaemonSet of our name with another UID has replaced ours: it is asked what ours would be asked, for its
-    pod is about to come.
+    A DaemonSet of our name with another UID has replaced ours, and is judged like ours: its pod is about to
+    come.
     """
     name = f"DaemonSet {context.namespace}/{context.daemonset}"
     if not context.namespace or not context.daemonset:
@@ -44,14 +43,14 @@ def decide(context: PodContext, daemonset: Answer, node: Answer) -> Decommission
 
 
 def _judge_absence(context: PodContext, name: str, answer: Answer) -> Decommission:
-    """Whether a 404 is the API server's own word on our DaemonSet: `details` names the object that is missing
-    (Kubernetes API reference, meta/v1 StatusDetails). A server that lacks the namespace or the API also
-    says 404. And the name has to be right: it comes from the pod's own name."""
+    """Judge whether a 404 is the API server's own statement on our DaemonSet: `details` names the object that
+    is missing (Kubernetes API reference, meta/v1 StatusDetails). A server that lacks the namespace or the API
+    answers 404, too. And the name has to be right: it comes from the pod's own name."""
     found = answer.body.get("details")
     details = found if isinstance(found, dict) else {}
     missing = (details.get("group"), details.get("kind"), details.get("name"))
-    word = (answer.body.get("kind"), answer.body.get("reason"))
-    if word != ("Status", "NotFound") or missing != ("apps", "daemonsets", context.daemonset):
+    status = (answer.body.get("kind"), answer.body.get("reason"))
+    if status != ("Status", "NotFound") or missing != ("apps", "daemonsets", context.daemonset):
         return Decommission(False, f"a 404 that does not come from an API server that knows {name}")
     if not context.is_of_daemonset:
         return Decommission(
@@ -62,7 +61,7 @@ def _judge_absence(context: PodContext, name: str, answer: Answer) -> Decommissi
 
 
 def _judge_selection(context: PodContext, name: str, daemonset: Answer, node: Answer) -> Decommission:
-    """Whether a DaemonSet that exists still selects this node."""
+    """Judge whether a DaemonSet that exists still selects this node."""
     if not node.ok:
         return Decommission(False, f"{name} exists; node {context.node} could not be read: {node.failure}")
     if not _is(node, "Node", context.node):
@@ -70,7 +69,7 @@ def _judge_selection(context: PodContext, name: str, daemonset: Answer, node: An
             False, f"{name} exists; the API server returned a different object than node {context.node}"
         )
     labels = node.metadata.get("labels")
-    if not isinstance(labels, dict) or not labels:  # kubelet sets some, so this is not all of it
+    if not isinstance(labels, dict) or not labels:  # kubelet sets some, so the answer is incomplete
         return Decommission(False, f"{name} exists; node {context.node} came without labels")
     spec = daemonset.body.get("spec")
     template = spec.get("template") if isinstance(spec, dict) else None

@@ -1,8 +1,8 @@
 """The door to the Kubernetes API: JSON over HTTPS as the pod's service account.
 
-For short-lived processes: `ssl` and `http.client` weigh 8 MB, so they are loaded by the first
-request. One connection serves all requests of a client. No proxy of the environment is used, no
-redirect is followed, nothing is tried twice.
+It is for short-lived processes. `ssl` and `http.client` weigh 8 MB, so the first request loads them. One
+connection serves all requests of a client. It uses no proxy of the environment, follows no redirect, and
+repeats no request.
 """
 
 from __future__ import annotations
@@ -16,27 +16,24 @@ from typing import Any, Protocol
 
 SOCKET_SECONDS = 3.0
 LONGEST_QUIET = 300.0
-"""Seconds for which a server is left alone at most, whatever its Retry-After says."""
+"""The most seconds without a request, whatever the Retry-After of a server says."""
 _BODY_LIMIT = 1 << 22  # bytes; etcd keeps no object above 1.5 MiB
 _MERGE, _STRATEGIC_MERGE = "application/merge-patch+json", "application/strategic-merge-patch+json"
 _JSON, _TABLE = "application/json", "application/json;as=Table;v=v1;g=meta.k8s.io"
 NO_OBJECTS = "includeObject=None"
-"""Of a LIST's query: the answer is a Table of lines for people, without the objects (Kubernetes API concepts,
-"Receiving resources as Tables"). A Node has 8 to 30 KB, its line 0.3 KB."""
+"""In the query of a LIST: the answer is a Table of lines for people, without the objects (Kubernetes API
+concepts, "Receiving resources as Tables"). A Node has 8 to 30 KB, its line 0.3 KB."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The server's answer. `code` is 0 when there was none, `body` empty when it was not a JSON object;
-    `failure` says for people why the call failed, empty if it did not. `when` is the server's time of the
-    epoch, 0 if it has not said it; `retry_after` are the seconds for which it wants to be left alone, at most
-    LONGEST_QUIET."""
+    """The server's answer, or why there is none."""
 
-    code: int
-    body: Mapping[str, Any] = field(default_factory=dict)
-    failure: str = ""
-    when: float = 0.0
-    retry_after: float = 0.0
+    code: int  # 0: none
+    body: Mapping[str, Any] = field(default_factory=dict)  # empty if it was not a JSON object
+    failure: str = ""  # for people: why the call failed; empty if it did not
+    when: float = 0.0  # the server's time of the epoch; 0: not said
+    retry_after: float = 0.0  # seconds for which it wants no request, at most LONGEST_QUIET
 
     @property
     def ok(self) -> bool:
@@ -53,19 +50,19 @@ class Answer:
 
 
 class Api(Protocol):
-    """One server; nothing is raised, and no call lasts much longer than SOCKET_SECONDS."""
+    """One server. No call raises anything, or lasts much longer than SOCKET_SECONDS."""
 
     def call(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Answer:
         """A PATCH is a JSON merge patch (RFC 7386); that of a `.../status` is Kubernetes' strategic merge
-        patch, which knows one condition from another. A LIST with NO_OBJECTS is answered as a Table."""
+        patch, which tells conditions apart. The answer to a LIST with NO_OBJECTS is a Table."""
         ...
 
 
 class KubeApi:
     """The Api at `host`:`port`. `account` has `token` and `ca.crt` as kubelet mounts them (Kubernetes
-    documentation, "Accessing the Kubernetes API from a Pod"); both are read here, for the token
-    is replaced before it expires. `deadline` (monotonic seconds) is for all calls together; one call that
-    gets no answer takes half of the time at most, so that another one is possible."""
+    documentation, "Accessing the Kubernetes API from a Pod"). Both are read here, because kubelet replaces
+    the token before it expires. `deadline` (monotonic seconds) is for all calls together. One call without an
+    answer takes half of the time at most, so that another one is possible."""
 
     def __init__(self, host: str, port: int, account: Path, deadline: float) -> None:
         self._host, self._port, self._account = host, port, account
@@ -76,7 +73,7 @@ class KubeApi:
         self._unreachable = ""
 
     def call(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Answer:
-        """See the port. A server that could not be reached once is not tried again."""
+        """A server that could not be reached once is not tried again."""
         from http.client import HTTPException
 
         if not self._unreachable and self._left() <= 0:
@@ -172,12 +169,12 @@ def _build_answer(code: int, raw: bytes) -> Answer:
 
 
 def _quiet(text: str) -> float:
-    """Of the header Retry-After (RFC 9110), if that has a number of seconds and not a date."""
+    """Parse the header Retry-After (RFC 9110), if it has a number of seconds and not a date."""
     return min(LONGEST_QUIET, float(text)) if text.isdecimal() else 0.0
 
 
 def _server_time(text: str | None) -> float:
-    """Of the header Date (RFC 9110), which every API server sends: the clocks of nodes differ."""
+    """Parse the header Date (RFC 9110), which every API server sends: the clocks of nodes differ."""
     from email.utils import parsedate_to_datetime
 
     try:
@@ -187,7 +184,7 @@ def _server_time(text: str | None) -> float:
 
 
 def _why(error: Exception) -> str:
-    """In one line, without what differs from one time to the next."""
+    """Describe it in one line, without what differs from one time to the next."""
     verify = getattr(error, "verify_message", "")
     if verify:
         return f"its certificate is not valid: {verify}"

@@ -1,7 +1,7 @@
-"""Names and shapes of what a fleet keeps in the API. Pure.
+"""Names and forms of what a fleet keeps in the API. Pure.
 
-All of it is Leases of one namespace, so that one LIST tells a node everything: the permits, the circuit
-breaker of each generation, and one Lease of the whole fleet. A label says which is which.
+All of it is Leases in one namespace, so that one LIST returns everything: the permits, the circuit breaker of
+each generation, and one Lease of the whole fleet. A label tells them apart.
 """
 
 from __future__ import annotations
@@ -42,19 +42,17 @@ class Holder:
 
 @dataclass(frozen=True, slots=True)
 class Permit:
-    """A Lease that permits one restart of kubelet. `holder` is empty while it is free; `taken` and `expires`
-    are times of the epoch, and so is `begins`, the begin of its term. `version` is the resourceVersion that
-    it was read with, empty if it does not exist yet.
+    """A Lease that permits one restart of kubelet. Times are of the epoch.
 
-    Who takes over another node's permit lets its own term begin when the other's is over, and no term is put
-    back (admission.yaml.j2). So a term that is still to come is another node's until then."""
+    Whoever takes over another node's permit lets its own term begin when the other's is over, and no term is
+    moved back (admission.yaml.j2). So a permit whose term is still to come is another node's until then."""
 
     name: str
-    holder: str = ""
+    holder: str = ""  # empty while it is free
     taken: float = 0.0
-    begins: float = 0.0
+    begins: float = 0.0  # its term
     expires: float = 0.0
-    version: str = ""
+    version: str = ""  # the resourceVersion that it was read with; empty: it does not exist yet
 
     @property
     def index(self) -> int:
@@ -66,12 +64,11 @@ class Permit:
         return at_work and not self.is_lost(now)
 
     def is_ahead(self, now: float) -> bool:
-        """Whether its term is still to come: until then it is another's than its holder's."""
+        """Whether its term is still to come: until then it is another node's than its holder's."""
         return self.begins > now + CLOCKS_DIFFER
 
     def is_lost(self, now: float) -> bool:
-        """Whether its term begins so late that no node can have it before: none is at work with it, and none
-        can take it."""
+        """Whether its term begins so late that no node can be at work with it, and none can take it."""
         return self.begins > now + CLOCKS_DIFFER + LONGEST_HOLD
 
     @property
@@ -92,20 +89,20 @@ def leases_path(namespace: str) -> str:
 
 
 def rollout_query(generation: str) -> str:
-    """Of a LIST: what a node has to know that is to begin this generation. Breakers of others are left out:
-    they stay for ever."""
+    """Return the query of a LIST of what a node has to know before it begins this generation, without the
+    circuit breakers of others, which stay for ever."""
     return "?" + urlencode({"labelSelector": f"{ROLLOUT} in ({FLEET},{_PERMIT_LABEL},{generation})"})
 
 
 def share_of(text: str, nodes: int) -> int:
-    """A number, or a percentage of so many nodes rounded down; at least 1."""
+    """Return a number, or a percentage of so many nodes rounded down; at least 1."""
     if text.endswith("%"):
         return max(1, nodes * int(text[:-1]) // 100)
     return max(1, int(text))
 
 
 def permits_of(concurrent_restarts: str, nodes: int) -> int:
-    """How many nodes may restart kubelet at once."""
+    """Return how many nodes may restart kubelet at once."""
     return min(MOST_PERMITS, share_of(concurrent_restarts, nodes))
 
 
@@ -120,7 +117,7 @@ def annotations_of(found: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def read_permits(leases: object) -> tuple[Permit, ...]:
-    """Of the items of a LeaseList; other Leases are passed over."""
+    """Read the items of a LeaseList, without the other Leases."""
     found = (_read_permit(lease) for lease in (leases if isinstance(leases, list) else ()))
     return tuple(permit for permit in found if permit is not None)
 
@@ -150,14 +147,15 @@ def _number(found: object, most: int) -> int:
 
 @lru_cache(1024)
 def _seconds_of(text: str) -> float:
-    """Many permits are read many times where many nodes are simulated in one process."""
+    """Cached, because a simulation of many nodes in one process reads many permits many times."""
     return parse_time(text)
 
 
 def build_lease(
     name: str, namespace: str, label: str, version: str = "", annotations: Mapping[str, str] | None = None
 ) -> dict[str, Any]:
-    """One of the rollout's. `version` is the resourceVersion that it rests on, empty for a new one."""
+    """Build a Lease of the rollout. `version` is the resourceVersion that it rests on, empty for a new
+    one."""
     metadata: dict[str, Any] = {
         "name": name,
         "namespace": namespace,
@@ -169,7 +167,7 @@ def build_lease(
 
 
 def build_permit(permit: Permit, namespace: str, holder: str, now: float, seconds: float) -> dict[str, Any]:
-    """The Lease with another holder. For a holder that has it already it is renewed."""
+    """Build the Lease with another holder. For a holder that has it already it is renewed."""
     renews = holder == permit.holder
     begins = max(now, permit.begins, permit.expires if permit.holder and not renews else 0.0)
     spec: dict[str, Any] = {
@@ -182,7 +180,7 @@ def build_permit(permit: Permit, namespace: str, holder: str, now: float, second
 
 
 def build_release(version: str) -> dict[str, Any]:
-    """A merge patch of the Lease that this resourceVersion has: without a holder."""
+    """Build a merge patch that takes the holder off the Lease with this resourceVersion."""
     spec = {"holderIdentity": None, "leaseDurationSeconds": _RELEASED_SECONDS}
     return {"metadata": {"resourceVersion": version}, "spec": spec}
 

@@ -18,19 +18,17 @@ _GENERATED_LIMIT, _RANDOM_LENGTH = 58, 5  # characters of a pod's name
 
 @dataclass(frozen=True, slots=True)
 class PodContext:
-    """`account` is the directory with the pod's token. `pod`, `namespace` and `daemonset` may be empty: then
-    what needs them is left out. `annotate`: whether the node gets an annotation.
-    `rollout_namespace` has the permits; without one, no permit is needed."""
+    """If `pod`, `namespace` or `daemonset` are empty, what needs them is left out."""
 
     host: str
     port: int
-    account: str
+    account: str  # the directory with the pod's token
     node: str
     pod: str = ""
     namespace: str = ""
     daemonset: str = ""
-    annotate: bool = False
-    rollout_namespace: str = ""
+    annotate: bool = False  # write a status to the Node
+    rollout_namespace: str = ""  # with the permits; empty: no permit is needed
 
     @property
     def daemonset_path(self) -> str:
@@ -52,9 +50,9 @@ class PodContext:
 
 
 def find_pod_context(environment: Mapping[str, str]) -> PodContext | None:
-    """None outside a pod, and in one without a token.
+    """Return None outside a pod, and in a pod without a token.
 
-    Raises InvalidInputError with every fault, where the pod's manifest leaves out what is needed.
+    Raises InvalidInputError with every fault if the pod's manifest lacks something that is needed.
     """
     account = Path(environment.get("CRI_RESMGR_INSTALLER_SERVICE_ACCOUNT") or SERVICE_ACCOUNT)
     host = environment.get("KUBERNETES_SERVICE_HOST", "")
@@ -67,7 +65,7 @@ def find_pod_context(environment: Mapping[str, str]) -> PodContext | None:
     if not (port.isascii() and port.isdigit() and 0 < int(port) < 65_536):
         faults.append(f"KUBERNETES_SERVICE_PORT: must be a port, not {port!r}")
     faults += [
-        f"{name}: {environment.get(name)!r} is not a name of an object"
+        f"{name}: {environment.get(name)!r} is not an object name"
         for name in ("NODE_NAME", "POD_NAMESPACE", "CRI_RESMGR_INSTALLER_DAEMONSET", _ROLLOUT)
         if environment.get(name) and not is_name(environment[name])
     ]
@@ -97,6 +95,6 @@ def _namespace(account: Path) -> str:
 
 
 def is_name(text: str) -> bool:
-    """Whether it may stand in a path as the name of an object."""
+    """Whether a path may contain it as the name of an object."""
     allowed = "abcdefghijklmnopqrstuvwxyz0123456789-."
     return 0 < len(text) <= _NAME_LIMIT and not text.strip(allowed) and text[0] not in "-."

@@ -1,7 +1,7 @@
-"""Whether a pod template wants a node: nodeSelector and required node affinity. Pure.
+"""Whether a pod template selects a node: nodeSelector and required node affinity. Pure.
 
-As the DaemonSet controller decides it (Kubernetes documentation, "Assigning Pods to Nodes"), without taints
-and preferences. Whatever is not understood raises ValueError, so that it is never taken for a no.
+This follows the DaemonSet controller (Kubernetes documentation, "Assigning Pods to Nodes"), without taints
+and preferences. Whatever is not understood raises ValueError, so that it never counts as a no.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 
 def selects(template: Mapping[str, Any], node: str, labels: Mapping[str, Any]) -> bool:
-    """Whether the pods of `template` (a PodTemplateSpec) may be on a node of this name with these labels.
+    """Whether the pods of `template` (a PodTemplateSpec) may run on a node of this name with these labels.
 
     Raises ValueError for anything that is not as documented.
     """
@@ -33,7 +33,7 @@ def selects(template: Mapping[str, Any], node: str, labels: Mapping[str, Any]) -
 
 
 def _term_matches(term: Mapping[str, Any], node: str, labels: Mapping[str, Any]) -> bool:
-    """All of its expressions; an empty term matches nothing."""
+    """Whether all of its expressions match; an empty term matches nothing."""
     unknown = set(term) - {"matchExpressions", "matchFields"}
     if unknown:
         raise ValueError(f"{sorted(unknown)} in a term is not known")
@@ -61,10 +61,10 @@ def _matches(expression: Mapping[str, Any], labels: Mapping[str, Any]) -> bool:
 
 
 def _compares(label: object, value: str, *, greater: bool) -> bool:
-    """As whole numbers; a label that is missing or not a whole number does not match."""
+    """Compare as integers; a label that is missing or not an integer does not match."""
     bound = _number(value)
     if bound is None:
-        raise ValueError(f"{value!r} is to be compared with a label, and is not a whole number")
+        raise ValueError(f"{value!r} is compared with a label, but is not an integer")
     number = _number(label) if isinstance(label, str) else None
     return number is not None and (number > bound if greater else number < bound)
 

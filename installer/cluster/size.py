@@ -1,7 +1,7 @@
-"""How large a fleet is and how long its queue, as its DaemonSet says. Pure.
+"""How large a fleet is and how long its queue, by its DaemonSet. Pure.
 
-Who needs it reads it from the Lease of the fleet, where the last node that has asked for the DaemonSet has
-left it: ten thousand nodes need not all ask.
+Ten thousand nodes need not all ask for the DaemonSet: whoever has asked writes the size to the Lease of the
+fleet, and the others read it there.
 """
 
 from __future__ import annotations
@@ -16,31 +16,28 @@ from installer.model.fleet import SIZE
 
 _MOST_NODES = 1 << 20  # more than any cluster has
 _OLD = (30.0, 300.0)  # seconds after which it is asked for again: a large fleet's queue is soon another
-_ASKED = 30_000.0  # nodes times seconds: each node's part of that is the same in small and large fleets
-_BY_PEOPLE = 40.0  # seconds, on average, until a node asks again for what people or canaries end
-CROWD = 15.0  # questions a second, at most, of a large fleet that waits for that
+_ASKED = 30_000.0  # nodes times seconds: each node's share of that is the same in small and large fleets
+_POLL_SECONDS = 40.0  # on average, until a node asks again for what people or canaries end
+POLLS_PER_SECOND = 15.0  # at most, of a large fleet that waits for that
 
 
-def pace_of(nodes: int) -> float:
-    """How many seconds a node of so many waits, on average, until it asks again for what may end at any
-    moment: a pause, a stopped generation, canaries. It varies between half of it and one and a half."""
-    return max(_BY_PEOPLE, nodes / CROWD)
+def poll_seconds(nodes: int) -> float:
+    """Return how long each of so many nodes waits, on average, until it asks again for what may end at any
+    moment: a pause, a stopped generation, canaries. The wait varies between half of it and one and a half."""
+    return max(_POLL_SECONDS, nodes / POLLS_PER_SECOND)
 
 
-def heard_by(nodes: int) -> float:
-    """Seconds until all of so many nodes have asked again; the first one of them does within a few."""
-    return 1.5 * pace_of(nodes)
+def all_poll_within(nodes: int) -> float:
+    """Return the seconds within which all of so many nodes ask again; the first one does within a few."""
+    return 1.5 * poll_seconds(nodes)
 
 
 @dataclass(frozen=True, slots=True)
 class FleetSize:
-    """`nodes` that the DaemonSet selects, and those of them that were `waiting` (their pod was not available)
-    at the time `at` of the epoch. `daemonset` is the path of the one that was asked."""
-
-    daemonset: str
-    nodes: int = 0
-    waiting: int = 0
-    at: float = 0.0
+    daemonset: str  # the path of the one that was asked
+    nodes: int = 0  # that it selects
+    waiting: int = 0  # those of them whose pod was not available
+    at: float = 0.0  # time of the epoch
 
     def is_fresh(self, daemonset: str, now: float) -> bool:
         """Whether another look would hardly tell more."""
@@ -50,7 +47,7 @@ class FleetSize:
 
 
 def measure(daemonset: Mapping[str, Any], path: str, now: float) -> FleetSize:
-    """Of the DaemonSet as the API returns it. No nodes where its controller has not counted them yet."""
+    """Read the DaemonSet as the API returns it. It has no nodes until its controller has counted them."""
     status = daemonset.get("status")
     status = status if isinstance(status, dict) else {}
     nodes, waiting = (_count(status.get(key)) for key in ("desiredNumberScheduled", "numberUnavailable"))
@@ -62,12 +59,12 @@ def _count(found: object) -> int:
 
 
 def build_size(size: FleetSize) -> dict[str, str]:
-    """The annotation."""
+    """Build the annotation."""
     return {SIZE: json.dumps(asdict(size), separators=(",", ":"))}
 
 
 def read_size(lease: Mapping[str, Any]) -> FleetSize | None:
-    """Of the Lease `fleet`. None where no node has asked yet, or where it is not understood."""
+    """Read it from the Lease `fleet`. None if no node has written it yet, or if it is not understood."""
     try:
         found = json.loads(str(annotations_of(lease).get(SIZE, "")))
         nodes, waiting = _count(found["nodes"]), _count(found["waiting"])

@@ -1,8 +1,8 @@
 """The NRI plugin that follows cri-resmgr on a node, by what its custom resources say. Pure.
 
 A plugin of nri-plugins reads one resource of its kind, in its own namespace: that of the node before that of
-the node's group before the default. It writes into `status.nodes` what came of it (pkg/agent of nri-plugins).
-That its pod is Ready says nothing: it has no probes.
+the node's group before the default. It writes the result into `status.nodes` (pkg/agent of nri-plugins). Its
+pod's readiness says nothing: the pod has no probes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Object = Mapping[str, Any]
 
 
 def resource_paths(namespace: str, node: Object) -> Iterator[tuple[str, ...]]:
-    """For each kind of plugin, where its resource for this Node may be; the first that exists counts."""
+    """Yield for each kind of plugin where its resource for this Node may be; the first that exists counts."""
     metadata = _mapping(node, "metadata")
     group = _mapping(metadata, "labels").get(_GROUP)
     names = (f"node.{metadata.get('name')}", *([f"group.{group}"] if group else []), "default")
@@ -35,7 +35,8 @@ def describe_missing(namespace: str) -> str:
 
 
 def judge(resources: Sequence[Object], node: str) -> tuple[str, bool]:
-    """Why no plugin serves the node by these resources, empty if one does; and whether one has tried."""
+    """Return why no plugin serves the node by these resources, empty if one does; and whether one has
+    tried."""
     reasons = list[str]()
     for each in resources:
         metadata, status = _mapping(each, "metadata"), _mapping(_mapping(each, "status", "nodes"), node)

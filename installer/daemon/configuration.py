@@ -113,7 +113,7 @@ class Command:
 
     @property
     def excused_file(self) -> Path:
-        """Exists while a restart of our container would not bring the proxy: see DaemonState.stands_back."""
+        """Exists while a restart of our container would not bring the proxy: see DaemonState.is_excused."""
         return self.ready_file.with_name(Path(EXCUSED_FILE).name)
 
     @property

@@ -32,7 +32,7 @@ from installer.daemon.configuration import (
     read_answer,
 )
 from installer.daemon.decision import GRACE, Action, Decision, Order, bounds_of
-from installer.daemon.fleet_side import LEAVE, leave_seconds, may_leave, tell_cluster, tell_fleet
+from installer.daemon.fleet import LEAVE, leave_seconds, may_remove, report_end, report_state
 from installer.daemon.httpd import Page, PageServer
 from installer.daemon.outcome import Outcome, PassReader
 from installer.daemon.pages import render_page
@@ -362,7 +362,7 @@ class Daemon:
             self._runtime_state.stamp(outcome.restarts)
         if outcome.code == 0 and action in (Action.INSTALL, Action.REMOVE):
             self._succeeded = time.time()
-        tell_fleet(self._cluster, self._policy, action, outcome)
+        report_end(self._cluster, self._policy, action, outcome)
         self._policy.ended(time.monotonic(), outcome, self._snapshot)
 
     # -- what others see ------------------------------------------------------------------
@@ -372,9 +372,9 @@ class Daemon:
         state, before = self._policy.state, self._published
         self._published = state
         self._show(alive=True)
-        if before is None or (state.word, state.ready) != (before.word, before.ready):
-            self._say("state", state.word, phase=state.phase.value, ready=state.ready, hold=state.hold)
-        tell_cluster(self._cluster, self._policy, decision, self._snapshot)
+        if before is None or (state.summary, state.ready) != (before.summary, before.ready):
+            self._say("state", state.summary, phase=state.phase.value, ready=state.ready, hold=state.hold)
+        report_state(self._cluster, self._policy, decision, self._snapshot)
 
     def _serve_pages(self) -> None:
         listen = listen_address(self._policy.configuration.listen, self._command.node_address)
@@ -393,8 +393,8 @@ class Daemon:
     def _show(self, *, alive: bool = False) -> None:
         published = self._published
         ready = published is not None and published.ready
-        excused = published is not None and published.stands_back
-        word = published.word if published is not None else ""
+        excused = published is not None and published.is_excused
+        word = published.summary if published is not None else ""
         self._probe_files.show(word, alive=alive, ready=ready, excused=excused)
 
     # -- the end ----------------------------------------------------------------------------
@@ -441,7 +441,7 @@ class Daemon:
     def _leave(self, why: str, until: float) -> None:
         """A fleet leaves some nodes at a time, as far as the time of this pod allows: to leave is worth more
         than to wait for a permit."""
-        if time.monotonic() >= until or may_leave(self._cluster, self._policy, self._snapshot):
+        if time.monotonic() >= until or may_remove(self._cluster, self._policy, self._snapshot):
             self._begin(Decision(Action.REMOVE, why, wants=LEAVE), self._snapshot)
         else:
             self._loop.after(1.0, partial(self._leave, why, until))

@@ -18,7 +18,7 @@ class ProbeFiles:
         self, word: str = "", *, alive: bool = False, ready: bool = False, excused: bool = False
     ) -> None:
         """`alive`: the daemon looks, and on time; without it, neither of the others is shown. `excused`: a
-        restart of the container would not bring the proxy (`DaemonState.stands_back`). `word` is for people:
+        restart of the container would not bring the proxy (`DaemonState.is_excused`). `word` is for people:
         the content of the first, which a probe that fails repeats."""
         command = self._command
         wanted = {

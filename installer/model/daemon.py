@@ -1,4 +1,4 @@
-"""The state of the daemon, and what it may ask of and tell a cluster. No effects, no I/O."""
+"""The state of the daemon, and the ports to its loop and to a cluster. No effects, no I/O."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from installer.model.names import Mode
 # In the daemon's own file system, for the probes of its container: the age of the first two counts.
 READY_FILE = "/run/cri-resmgr-installer/ready"
 ALIVE_FILE = "/run/cri-resmgr-installer/alive"
-EXCUSED_FILE = "/run/cri-resmgr-installer/excused"  # a restart would not help (DaemonState.stands_back)
+EXCUSED_FILE = "/run/cri-resmgr-installer/excused"  # a restart would not help (DaemonState.is_excused)
 
 
 class Phase(StrEnum):
@@ -33,7 +33,7 @@ class Phase(StrEnum):
     YIELDED = "yielded"  # a newer daemon has taken over
 
 
-_STANDS_BACK = (
+_EXCUSED = (
     *(Phase.WAITING, Phase.PAUSED, Phase.HELD),
     *(Phase.LIMITED, Phase.REFUSED, Phase.YIELDED),
 )
@@ -41,56 +41,47 @@ _STANDS_BACK = (
 
 @dataclass(frozen=True, slots=True)
 class Installed:
-    """What a pass found or left installed, and the policy in force, because `policy_source` asked for it.
-    Empty where no generation is good."""
+    """What a pass found or left installed; empty if no generation is good."""
 
     generation: str = ""
     payload_version: str = ""
-    policy: str = ""
-    policy_source: str = ""
+    policy: str = ""  # that is in force
+    policy_source: str = ""  # whose configuration asks for it
 
 
 @dataclass(frozen=True, slots=True)
 class DaemonState:
-    """`reason` is for people and says why the node is not ready. `hold` is why kubelet is held on its base
-    endpoint. `last_exit` is the exit code of the last pass (-1: none has ended). What is `installed`, by the
-    last pass, and what is wanted are two things. `wanted` is the generation that the fleet is asked
-    for, empty where the inputs cannot be read. `serves`: what is installed is good, and kubelet works with
-    it, whichever generation that is. `successor`: what is to follow a removal, `nri` or nothing. `restarts`
-    are our restarts of kubelet within the last hour; `all_restarts`, `passes`, `changes` (passes that changed
-    something and converged), `repairs` (those that changed something after the first), `rollbacks`, `rescues`
-    and `failures` count since the process began."""
-
     mode: Mode
     phase: Phase
     ready: bool
-    reason: str = ""
-    hold: str = ""
-    last_exit: int = -1
+    reason: str = ""  # for people: why the node is not ready
+    hold: str = ""  # why kubelet is held on its base endpoint
+    last_exit: int = -1  # exit code of the last pass; -1: none has ended
     last_seconds: float = 0.0
-    installed: Installed = Installed()
-    wanted: str = ""
-    serves: bool = False
-    successor: str = ""
-    restarts: int = 0
+    installed: Installed = Installed()  # by the last pass
+    wanted: str = ""  # the generation that is to be installed; empty if the inputs cannot be read
+    serves: bool = False  # what is installed is good, and kubelet works with it, whichever generation it is
+    successor: str = ""  # what is to follow a removal: `nri` or nothing
+    restarts: int = 0  # of kubelet by us, within the last hour
+    # Since the process began:
     all_restarts: int = 0
     passes: int = 0
-    changes: int = 0
-    repairs: int = 0
+    changes: int = 0  # passes that changed something and converged
+    repairs: int = 0  # passes after the first that changed something
     rollbacks: int = 0
     rescues: int = 0
     failures: int = 0
 
     @property
-    def word(self) -> str:
+    def summary(self) -> str:
         """The phase, and why."""
         return self.phase.value + (f": {self.reason}" if self.reason else "")
 
     @property
-    def stands_back(self) -> bool:
-        """Whether the proxy's absence is not a reason to restart our container: another one would wait or be
-        refused in the same way. What is waited for, or wrong, stands in `reason`."""
-        return self.phase in _STANDS_BACK or (self.phase is Phase.FAILED and not self.installed.generation)
+    def is_excused(self) -> bool:
+        """Whether the proxy's absence is no reason to restart our container: another one would wait or be
+        refused in the same way."""
+        return self.phase in _EXCUSED or (self.phase is Phase.FAILED and not self.installed.generation)
 
 
 class RunningChild(Protocol):
@@ -102,10 +93,10 @@ class RunningChild(Protocol):
 
 
 class Loop(Protocol):
-    """The part of the main loop that calls later and starts processes."""
+    """The part of the main loop that has timers and starts processes."""
 
     def after(self, seconds: float, call: Callable[[], None]) -> int:
-        """Calls once, in `seconds`; what is returned may be handed to `cancel` until then."""
+        """Call once, in `seconds`. Return a timer for `cancel`."""
         ...
 
     def cancel(self, timer: int) -> None: ...
@@ -118,65 +109,38 @@ class Loop(Protocol):
         deadline: float,
         grace: float,
     ) -> RunningChild:
-        """Starts a process that has `deadline` seconds, and `grace` more after SIGTERM. `on_end` gets its
-        exit code. Raises OSError."""
+        """Start a process that has `deadline` seconds, and `grace` more after SIGTERM. `on_end` gets its exit
+        code. Raises OSError."""
         ...
 
 
-class Cluster(Protocol):
-    """What the API server knows. Called from the daemon's loop: every method returns at once, with what is
-    known by then, but for `begin`, `removal_evidence` and `end`, which may take a few seconds. None
-    raises."""
+class Cluster:
+    """The port to a cluster, and a daemon without one: never paused, never evidence for a removal.
+
+    Called from the daemon's loop. Every method returns at once with what is known, except `begin`,
+    `removal_evidence` and `end`, which may take a few seconds. None raises."""
 
     def begin(self, loop: Loop, changed: Callable[[], None]) -> None:
-        """Called once, before anything is asked. On return the permission tells of a pause, if the API
-        server answers within 3 s. `changed` is called whenever the permission has changed."""
-        ...
+        """Called once, before anything else. On return the permission knows of a pause, if the API server
+        answers within 3 s. `changed` is called whenever the permission has changed."""
 
     def permission(self) -> Permission:
-        """By what is known now."""
-        ...
-
-    def saw(
-        self, state: DaemonState, work: PlannedWork | None, rules: FleetRules, *, busy: bool, looks: bool
-    ) -> None:
-        """Called after each decision. `work` waits for a permit; what was permitted and is not wanted any
-        more is given back, once work that has begun has left the node Ready. `busy`: a pass runs, or may run.
-        `looks`: a pass waits for a permission that is fresh."""
-        ...
-
-    def ended(self, result: WorkResult) -> None:
-        """How work that was permitted has ended, or work of a generation that others may have to know of."""
-        ...
-
-    def removal_evidence(self) -> tuple[bool, str]:
-        """Whether it is certain that this node is no longer to be served, and why (or why not)."""
-        ...
-
-    def end(self) -> None:
-        """Tells what has not been told yet, and does nothing more."""
-        ...
-
-
-class NoCluster:
-    """No cluster: never paused by it, and never evidence to remove."""
-
-    def begin(self, loop: Loop, changed: Callable[[], None]) -> None:
-        """Nothing changes."""
-
-    def permission(self) -> Permission:
+        """Return what may begin, by what is known now."""
         return FREE
 
-    def saw(
-        self, state: DaemonState, work: PlannedWork | None, rules: FleetRules, *, busy: bool, looks: bool
+    def update(
+        self, state: DaemonState, work: PlannedWork | None, rules: FleetRules, *, busy: bool, read_node: bool
     ) -> None:
-        """No API server to tell or to ask."""
+        """Called after each decision. `work` waits for a permit. What was permitted and is not wanted any
+        more is given back, once the node is Ready after work that has begun. `busy`: a pass runs, or may run.
+        `read_node`: a pass waits for a fresh permission."""
 
-    def ended(self, result: WorkResult) -> None:
-        """No API server to tell."""
+    def report_result(self, result: WorkResult) -> None:
+        """Called when permitted work has ended, or work of a generation that others may have to know of."""
 
     def removal_evidence(self) -> tuple[bool, str]:
+        """Return whether it is certain that this node is to be decommissioned, and why or why not."""
         return False, "the daemon does not run in a cluster"
 
     def end(self) -> None:
-        """Nothing is left to tell."""
+        """Report what has not been reported yet, and do nothing more."""

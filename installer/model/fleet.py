@@ -1,6 +1,6 @@
-"""What one node knows of the fleet: work that has to be asked for, and whether it is permitted. No effects.
+"""What one node knows of its fleet: work that needs a permit, and whether it has one. No effects.
 
-The decisions over a whole fleet are in `installer/fleet`; the daemon at rest needs only this.
+The decisions over a whole fleet are in `installer/cluster`; the daemon at rest needs only this.
 """
 
 from __future__ import annotations
@@ -12,47 +12,40 @@ FLEET = "fleet"
 SIZE = "cri-resource-manager.intel.com/size"
 """Annotation of that Lease: how large the fleet is (FleetSize)."""
 BREAKER = "cri-resource-manager.intel.com/breaker"
-"""Annotation of a breaker's Lease: what it says."""
+"""Annotation of a circuit breaker's Lease: its content."""
 REMOVAL = "removal"
-"""The generation of work that takes cri-resmgr away."""
+"""The generation of work that removes cri-resmgr."""
 LONGEST_HOLD = 86_400
 """Seconds for which a permit can be held at most, whatever its Lease says."""
 ROLLOUT = "cri-resource-manager.intel.com/rollout"
-"""Label of each Lease there: `permit`, `fleet`, or the generation that a breaker is about."""
+"""Label of each Lease there: `permit`, `fleet`, or the generation that a circuit breaker is about."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedWork:
-    """What a pass would have done and may not do unasked.
+    """What a pass would have done, and must not do without a permit."""
 
-    `generation` is the digest of what the operator gave, the same on all nodes. `begins`: it was not verified
-    on this node before. `soaks`: it restarts kubelet or changes the policy, so that canaries are watched for
-    a while. `removes`: cri-resmgr is taken away.
-    """
-
-    generation: str
+    generation: str  # the digest of what the operator gave, the same on all nodes
     restarts_kubelet: bool = True
-    begins: bool = False
-    soaks: bool = False
-    removes: bool = False
+    begins: bool = False  # the generation was not verified on this node before
+    soaks: bool = False  # it restarts kubelet or changes the policy: canaries are watched for a while
+    removes: bool = False  # cri-resmgr
 
 
 NO_WORK = PlannedWork("")
-"""In a result: whatever this node has begun last."""
+"""In a result: whatever this node began last."""
 
 
 @dataclass(frozen=True, slots=True)
 class FleetRules:
-    """The settings that all nodes of a fleet share. Shares are a number, or a percentage of the nodes.
-    `hold_seconds`: the longest that one permitted pass may take. `successor`: the namespace of the resources
-    of the NRI plugin that is to follow cri-resmgr, empty where none is."""
+    """The settings that all nodes of a fleet share. Shares are a number, or a percentage of the nodes."""
 
     concurrent_restarts: str = "1%"
     max_failures: str = "1%"
     order: str = "canary"
     soak_seconds: float = 300.0
-    hold_seconds: float = 814.0
-    successor: str = ""
+    hold_seconds: float = 814.0  # the longest that one permitted pass may take
+    successor: str = ""  # the namespace of the NRI plugin that is to follow cri-resmgr; empty: none follows
 
 
 DEFAULT_RULES = FleetRules()
@@ -60,17 +53,14 @@ DEFAULT_RULES = FleetRules()
 
 @dataclass(frozen=True, slots=True)
 class Permission:
-    """What may begin now. `asks`: planned work has to be asked for (a pod whose manifests have a rollout
-    namespace). `granted` is the work that may begin, `why` why none may. `begun` is permitted work that has
-    begun, by what an earlier daemon remembers too, and whose end is not known. `paused`: the node says that
-    nothing may be changed, `fresh`: the API server has said so a moment ago, or would if it answered."""
+    """What may begin now."""
 
-    asks: bool = False
+    asks: bool = False  # planned work needs a permit: the pod's manifests have a rollout namespace
     granted: PlannedWork | None = None
-    why: str = ""
-    begun: PlannedWork | None = None
-    paused: bool = False
-    fresh: bool = True
+    why: str = ""  # none is granted
+    begun: PlannedWork | None = None  # permitted, by an earlier daemon, too; its end is not known
+    paused: bool = False  # by an annotation of the Node
+    fresh: bool = True  # the API server has said so recently, or would if it answered
 
     def allows(self, work: PlannedWork) -> bool:
         return not self.asks or self.granted == work
@@ -82,8 +72,8 @@ FREE = Permission()
 
 @dataclass(frozen=True, slots=True)
 class WorkResult:
-    """How permitted work has ended. `ok` is None where it touched nothing, which says nothing
-    of the generation."""
+    """How permitted work has ended. `ok` is None if it touched nothing, which says nothing of the
+    generation."""
 
     work: PlannedWork
     ok: bool | None
@@ -91,23 +81,18 @@ class WorkResult:
 
 
 @dataclass(frozen=True, slots=True)
-class FleetAnswer:
-    """What came of it. `granted`, or `why` not, and after how many seconds to ask again (where `failed`, at
-    the earliest). `detail` adds what differs from one question to the next: a node that said it of
-    itself would write its Node all the time. `canary`: the fleet waits for the result. `told`: the result
-    stands in the breaker, or need not. `released`: the permit is no longer ours. `powerless`: the API
-    server says that this node no longer has the right to ask, or nowhere.
-    `tripped`: this result has tripped the breaker, and why."""
+class PermitAnswer:
+    """The fleet's answer to a question for a permit, or to the end of work."""
 
     granted: bool = False
-    why: str = ""
-    detail: str = ""
-    wait: float = 0.0
+    why: str = ""  # not
+    detail: str = ""  # of `why`: what differs each time, which would make a node write its Node all the time
+    wait: float = 0.0  # seconds until the next question; at least, if it has failed
     permit: str = ""
     version: str = ""
-    canary: bool = False
+    canary: bool = False  # the fleet waits for the result
     failed: bool = False
-    powerless: bool = False
-    told: bool = False
-    released: bool = False
-    tripped: str = ""
+    denied: bool = False  # this node has no right to ask any more, or the namespace is gone
+    told: bool = False  # the result stands in the circuit breaker, or need not
+    released: bool = False  # the permit is no longer ours
+    tripped: str = ""  # this result has tripped the circuit breaker, and why

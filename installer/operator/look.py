@@ -11,7 +11,7 @@ from datetime import datetime
 from operator import attrgetter
 from typing import Any
 
-from installer.cluster.node_word import is_paused
+from installer.cluster.node_status import is_paused
 from installer.cluster.selection import selects
 from installer.model.daemon import Phase
 from installer.model.instant import plain_time
@@ -35,7 +35,7 @@ _DONE = {Mode.INSTALL: Phase.CONVERGED, Mode.REMOVE: Phase.REMOVED}
 _OVER = ("Succeeded", "Failed")  # phases of a pod
 _REVISION = "controller-revision-hash"  # label (Kubernetes API reference, apps/v1 DaemonSet)
 _NO_DAEMON_SET = "no DaemonSet is left to clean it: apply the manifests again"
-_MOST_WORDS = 16_384  # characters; ours have about 3,000 at most (node_word.py)
+_MOST_WORDS = 16_384  # characters; ours have about 3,000 at most (node_status.py)
 _MOST_OF_ONE = 1024
 _NAME = 253  # characters of a DNS name (RFC 1123)
 _PATIENCE = 300.0  # seconds that a new node may take until it has a pod

@@ -8,7 +8,7 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 from installer.cluster.leases import build_lease
-from installer.cluster.size import heard_by, measure
+from installer.cluster.size import all_poll_within, measure
 from installer.model.event import name_some
 from installer.model.fleet import FLEET, ROLLOUT, FleetRules
 from installer.model.hold import PAUSE_ANNOTATION
@@ -79,7 +79,7 @@ def retry(api: KubeApi, installations: Sequence[Installed]) -> tuple[str, ...]:
             api.delete(LEASES, rollout_namespace(installed), each.lease)
             said.append(_describe(each))
         if released:
-            seconds = max(60, math.ceil(heard_by(nodes)))
+            seconds = max(60, math.ceil(all_poll_within(nodes)))
             said.append(f"nodes that wait ask again within {seconds} s")
     return tuple(said)
 

@@ -12,15 +12,15 @@ from typing import Any
 import pytest
 import trustme
 
-from installer.cluster.child import talk, talk_with
+from installer.cluster.client import ClusterClient
 from installer.cluster.decommission import Decommission
 from installer.cluster.kubeapi import Answer, KubeApi
 from installer.cluster.leases import leases_path
 from installer.cluster.member import Periods
-from installer.cluster.node_word import Statement
+from installer.cluster.node_status import NodeStatus
 from installer.cluster.pod_context import PodContext, find_pod_context
-from installer.cluster.talk import Heard, Talk
-from installer.cluster.voice import Voice
+from installer.cluster.sync import SyncReply, SyncRequest
+from installer.cluster.sync_child import sync, sync_with
 from installer.host.files import RootedFiles
 from installer.model.daemon import DaemonState, Phase
 from installer.model.event import Event
@@ -58,9 +58,9 @@ def api(context: PodContext) -> Iterator[KubeApi]:
     client.close()
 
 
-def heard(order: Talk) -> Heard:
+def heard(order: SyncRequest) -> SyncReply:
     """What a child says."""
-    return from_json(Heard, talk(to_json(order)))
+    return from_json(SyncReply, sync(to_json(order)))
 
 
 # -- the client ---------------------------------------------------------------------------
@@ -157,14 +157,14 @@ def test_a_client_has_one_deadline_for_all(server: ApiServer, context: PodContex
 
 
 def test_a_rotated_token_is_read_anew(server: ApiServer, context: PodContext) -> None:
-    assert heard(Talk(context, look=True)).parts["node"] == ("ok", "")
+    assert heard(SyncRequest(context, read_node=True)).parts["node"] == ("ok", "")
     server.rotate_token()
-    assert heard(Talk(context, look=True)).parts["node"] == ("ok", "")
+    assert heard(SyncRequest(context, read_node=True)).parts["node"] == ("ok", "")
 
 
 def test_an_old_token_is_denied(server: ApiServer, context: PodContext) -> None:
     server.token = "another"
-    answer = heard(Talk(context, look=True))
+    answer = heard(SyncRequest(context, read_node=True))
     assert {found[0] for found in answer.parts.values()} == {"denied"}
     assert answer.node
     assert answer.node.paused is None
@@ -200,7 +200,7 @@ def test_a_service_account_that_lacks_a_file_is_a_failure(server: ApiServer, api
 
 
 def test_a_beat_looks_and_leaves_an_event(server: ApiServer, context: PodContext) -> None:
-    answer = heard(Talk(context, look=True, events=(EVENT,)))
+    answer = heard(SyncRequest(context, read_node=True, events=(EVENT,)))
     assert answer.node
     assert (answer.node.paused, answer.sent) == (False, 1)
     assert [event["reason"] for event in server.events] == ["Converged"]
@@ -210,7 +210,7 @@ def test_a_beat_looks_and_leaves_an_event(server: ApiServer, context: PodContext
 def test_the_annotation_is_written_only_when_it_differs(server: ApiServer) -> None:
     context = annotating(server)
     for state in ("converged", "converged", "failed"):
-        heard(Talk(context, look=True, say=Statement({"state": state})))
+        heard(SyncRequest(context, read_node=True, status=NodeStatus({"state": state})))
     patches = [path for method, path in server.log if method == "PATCH" and server.node_path in path]
     assert patches == 2 * [f"{server.node_path}/status"]
     assert json.loads(server.annotations[STATUS])["state"] == "failed"
@@ -227,7 +227,9 @@ def test_a_served_node_says_so_once_and_loses_the_startup_taint(server: ApiServe
     context, theirs = annotating(server), {"key": "dedicated", "effect": "NoSchedule"}
     server.node["spec"] = {"taints": [{"key": NOT_READY_TAINT, "effect": "NoSchedule"}, theirs]}
     server.node["status"] = {"conditions": [{"type": "Ready", "status": "True"}]}
-    told = Talk(context, look=True, say=Statement({"state": "converged", "generation": "ab12"}, serves=True))
+    told = SyncRequest(
+        context, read_node=True, status=NodeStatus({"state": "converged", "generation": "ab12"}, serves=True)
+    )
     for _ in range(2):
         assert heard(told).parts["condition"] == ("ok", "")
     assert server.node["spec"]["taints"] == [theirs]
@@ -236,7 +238,7 @@ def test_a_served_node_says_so_once_and_loses_the_startup_taint(server: ApiServe
     assert (kubelets["type"], ours["type"], ours["status"]) == ("Ready", READY_CONDITION, "True")
     writes = [path for method, path in server.log if method == "PATCH"]
     assert writes == [f"{server.node_path}/status", server.node_path]
-    heard(Talk(context, look=True, say=Statement({"state": "removed"}, serves=False)))
+    heard(SyncRequest(context, read_node=True, status=NodeStatus({"state": "removed"}, serves=False)))
     assert READY_LABEL not in server.node["metadata"]["labels"]
     assert [each["type"] for each in server.node["status"]["conditions"]] == ["Ready"]
 
@@ -247,10 +249,10 @@ def test_a_taint_that_another_has_added_meanwhile_stays(server: ApiServer) -> No
     ours = {"key": NOT_READY_TAINT, "effect": "NoSchedule"}
     server.node["spec"] = {"taints": [ours, theirs]}
     client = KubeApi(context.host, context.port, Path(context.account), time.monotonic() + 10)
-    order = Talk(context, look=True, say=Statement({"state": "converged"}, serves=True))
+    order = SyncRequest(context, read_node=True, status=NodeStatus({"state": "converged"}, serves=True))
     old = {**server.node, "metadata": {**server.node["metadata"], "resourceVersion": "0"}}
     old["spec"] = {"taints": [ours]}
-    assert talk_with(_Remembers(client, old), order).parts["annotation"] == ("ok", "")
+    assert sync_with(_Remembers(client, old), order).parts["annotation"] == ("ok", "")
     assert server.node["spec"]["taints"] == [theirs]
     client.close()
 
@@ -270,14 +272,14 @@ class _Remembers:
 def test_a_part_that_hangs_does_not_hinder_the_other(server: ApiServer, context: PodContext) -> None:
     server.annotations[PAUSE_ANNOTATION] = "true"
     server.fail(part="/events", hang=True)
-    answer = heard(Talk(context, seconds=2.0, look=True, events=(EVENT,)))
+    answer = heard(SyncRequest(context, seconds=2.0, read_node=True, events=(EVENT,)))
     assert {part: found[0] for part, found in answer.parts.items()} == {"node": "ok", "events": "failed"}
     assert answer.node
     assert answer.node.paused
 
 
 def evidence(context: PodContext, seconds: float = 10.0) -> Decommission:
-    found = heard(Talk(context, seconds, evidence=True)).evidence
+    found = heard(SyncRequest(context, seconds, evidence=True)).evidence
     assert found
     return found
 
@@ -359,7 +361,7 @@ class Scene(event_loop.Scene):
     def __init__(self, context: PodContext, root: Path) -> None:
         super().__init__()
         self.said: list[Event] = []
-        self.cluster = Voice(context, self.said.append, RootedFiles(root), CHILD, periods=FAST)
+        self.cluster = ClusterClient(context, self.said.append, RootedFiles(root), CHILD, periods=FAST)
 
     def begin(self) -> None:
         self.cluster.begin(self.loop, self.changed)
@@ -371,8 +373,8 @@ class Scene(event_loop.Scene):
     def report(self, phase: Phase) -> None:
         self.says(DaemonState(Mode.INSTALL, phase, phase is Phase.CONVERGED))
 
-    def says(self, state: DaemonState, *, looks: bool = False) -> None:
-        self.cluster.saw(state, None, DEFAULT_RULES, busy=False, looks=looks)
+    def says(self, state: DaemonState, *, read_node: bool = False) -> None:
+        self.cluster.update(state, None, DEFAULT_RULES, busy=False, read_node=read_node)
 
     def paused(self) -> bool:
         return self.cluster.permission().paused
@@ -401,7 +403,7 @@ def test_the_annotation_comes_and_goes(server: ApiServer, scene: Scene) -> None:
     scene.begin()
     assert not scene.paused()
     server.annotations[PAUSE_ANNOTATION] = "true"
-    scene.says(UNCHANGED, looks=True)
+    scene.says(UNCHANGED, read_node=True)
     scene.until(scene.paused)
     del server.annotations[PAUSE_ANNOTATION]
     scene.until(lambda: not scene.paused())

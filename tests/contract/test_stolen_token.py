@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 import yaml
 
-from installer.cluster.ask import Ask
-from installer.cluster.child import talk_with
 from installer.cluster.kubeapi import KubeApi
-from installer.cluster.node_word import Statement
+from installer.cluster.node_status import NodeStatus
 from installer.cluster.pod_context import PodContext
-from installer.cluster.talk import End, Talk
+from installer.cluster.rollout_client import RolloutClient
+from installer.cluster.sync import SyncRequest, WorkEnd
+from installer.cluster.sync_child import sync_with
 from installer.manifests import ManifestOptions, render_objects
 from installer.model.fleet import FleetRules, PlannedWork, WorkResult
 from installer.model.hold import PAUSE_ANNOTATION
@@ -90,10 +90,10 @@ class Scene(Robbed):
         account = self._directory / NAME / node
         return KubeApi("127.0.0.1", self._cluster.port, account, time.monotonic() + 120)
 
-    def ask(self, node: str) -> Ask:
+    def ask(self, node: str) -> RolloutClient:
         context = PodContext("", 0, "", node, "", NAMESPACE, NAME, rollout_namespace=PLACE)
-        order = Talk(context, uid=self.uids[node], rules=RULES)
-        return Ask(order, self.api(node), time.time, lambda: 0.0)
+        order = SyncRequest(context, uid=self.uids[node], rules=RULES)
+        return RolloutClient(order, self.api(node), time.time, lambda: 0.0)
 
 
 @pytest.fixture(scope="module", params=["stand-in", "real"])
@@ -116,8 +116,8 @@ def test_a_pod_says_of_its_node_what_is_its_to_say(scene: Scene) -> None:
     context = PodContext("127.0.0.1", 0, "", OURS, f"{NAME}-{OURS}", NAMESPACE, NAME, annotate=True)
     status = {"state": "failed", "reason": "no space", "generation": "0a1b", "hold": "x" * 1024}
     for serves in (True, False):
-        says = Statement(status, serves, {"reason": "y" * 1024})
-        said = talk_with(scene.api(OURS), Talk(context, look=True, say=says))
+        says = NodeStatus(status, serves, {"reason": "y" * 1024})
+        said = sync_with(scene.api(OURS), SyncRequest(context, read_node=True, status=says))
         assert {part: result for part, (result, _) in said.parts.items()} == dict.fromkeys(
             ("node", "condition", "annotation"), "ok"
         ), said.parts
@@ -146,12 +146,12 @@ def test_nodes_take_permits_one_after_the_other(scene: Scene) -> None:
     waiting = scene.ask(OTHER).begin(WORK)
     assert (waiting.granted, waiting.failed) == (False, False), waiting
     result = WorkResult(WORK, False, "it is broken")
-    ended = scene.ask(OURS).end(End(result, mine.permit, mine.version))
+    ended = scene.ask(OURS).end(WorkEnd(result, mine.permit, mine.version))
     assert (ended.told, ended.released) == (True, True), ended
     stopped = scene.ask(OTHER).begin(WORK)
     assert "it is broken" in stopped.why
     other = scene.ask(OTHER).begin(PlannedWork("0a1b"))
     assert other.granted, other
-    assert scene.ask(OTHER).end(End(None, other.permit, other.version)).released
+    assert scene.ask(OTHER).end(WorkEnd(None, other.permit, other.version)).released
     scene.admin.call("PATCH", FLEET, annotated(PAUSE_ANNOTATION, "a Friday"))
     scene.admin.call("DELETE", f"{path}/{daemonset['metadata']['name']}")

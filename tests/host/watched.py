@@ -24,12 +24,12 @@ STAMPS = "/run/cri-resmgr-installer/restarts.json"
 WITH_CLUSTER = """
 import sys
 from pathlib import Path
-from installer.model.daemon import NoCluster
+from installer.model.daemon import Cluster
 from installer.report.events import build_reporter
 from installer.daemon.configuration import Command
 from installer.daemon.loop import Daemon
 
-class Cluster(NoCluster):
+class Cluster(Cluster):
     def removal_evidence(self):
         return sys.argv[1] == "gone", f"the DaemonSet is {sys.argv[1]}"
 

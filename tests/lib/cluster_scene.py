@@ -1,4 +1,4 @@
-"""A Voice on a clock that does not wait, with children that are answered by hand."""
+"""A ClusterClient on a clock that does not wait, with children that are answered by hand."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from installer.cluster.child import parse_talk
+from installer.cluster.client import ClusterClient
 from installer.cluster.member import Due
-from installer.cluster.node_word import Statement
+from installer.cluster.node_status import NodeStatus
 from installer.cluster.pod_context import PodContext
-from installer.cluster.talk import Talk
-from installer.cluster.voice import Voice
+from installer.cluster.sync import SyncRequest
+from installer.cluster.sync_child import parse_request
 from installer.host.files import RootedFiles
 from installer.host.run import Finished
 from installer.model.daemon import DaemonState, Phase
@@ -86,7 +86,7 @@ class FakeChild:
         on_end: Callable[[int], None],
         seconds: float,
     ) -> None:
-        self.verb, self.request, self.seconds = argv[-2], parse_talk(argv[-1]), seconds
+        self.verb, self.request, self.seconds = argv[-2], parse_request(argv[-1]), seconds
         self.killed = False
         self._on_line, self._on_end = on_line, on_end
 
@@ -100,18 +100,18 @@ class FakeChild:
 
 
 class Scene:
-    """A Voice whose children are answered by hand."""
+    """A ClusterClient whose children are answered by hand."""
 
     def __init__(self, files: RootedFiles, annotate: bool = False) -> None:
         self.said: list[Event] = []
         self.loop = FakeLoop()
         self.children = self.loop.children
-        self.asked: list[tuple[str, Talk]] = []
+        self.asked: list[tuple[str, SyncRequest]] = []
         self.answers: list[Finished] = []
         self.changes = 0
         self.now = 0.0
         context = replace(CONTEXT, annotate=annotate)
-        self.cluster = Voice(
+        self.cluster = ClusterClient(
             context,
             self.said.append,
             files,
@@ -122,7 +122,7 @@ class Scene:
         )
 
     def _run(self, argv: Sequence[str], _timeout: float) -> Finished:
-        self.asked.append((argv[-2], parse_talk(argv[-1])))
+        self.asked.append((argv[-2], parse_request(argv[-1])))
         return self.answers.pop(0) if self.answers else Finished(tuple(argv), 0, answer())
 
     def _change(self) -> None:
@@ -132,7 +132,7 @@ class Scene:
         self.answers.append(Finished((), code, output or answer(parts=SEEN)))
         self.cluster.begin(self.loop, self._change)
 
-    def heartbeat(self, output: str, code: int = 0) -> Talk:
+    def heartbeat(self, output: str, code: int = 0) -> SyncRequest:
         """The next heartbeat, from its timer to its end; a look at the Node, if none is due."""
         if not self.loop.due:
             self.look()
@@ -143,15 +143,15 @@ class Scene:
 
     def look(self) -> None:
         """At the Node, soon."""
-        due = {Due.LOOK: max(self.loop.now, self.cluster.member.talked_at + 1)}
+        due = {Due.NODE: max(self.loop.now, self.cluster.member.synced_at + 1)}
         self.cluster.become(replace(self.cluster.member, due=due))
 
     def report(self, state: DaemonState) -> None:
-        self.cluster.saw(state, None, DEFAULT_RULES, busy=False, looks=False)
+        self.cluster.update(state, None, DEFAULT_RULES, busy=False, read_node=False)
 
     def ask(self) -> None:
         """A pass waits for a look at the Node."""
-        self.cluster.saw(UNCHANGED, None, DEFAULT_RULES, busy=False, looks=True)
+        self.cluster.update(UNCHANGED, None, DEFAULT_RULES, busy=False, read_node=True)
 
     def paused(self) -> bool:
         return self.cluster.permission().paused
@@ -167,6 +167,6 @@ def state(phase: Phase, reason: str = "", **more: Any) -> DaemonState:
     return DaemonState(Mode.INSTALL, phase, phase is Phase.CONVERGED, reason, **more)
 
 
-def says(order: Talk) -> Statement:
-    assert order.say
-    return order.say
+def says(order: SyncRequest) -> NodeStatus:
+    assert order.status
+    return order.status

@@ -10,13 +10,13 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
-from installer.cluster.ask import Ask
 from installer.cluster.kubeapi import NO_OBJECTS, Answer
 from installer.cluster.leases import CANARY, RING, build_lease, leases_path
-from installer.cluster.node_word import EVENTS_PATH
+from installer.cluster.node_status import EVENTS_PATH
 from installer.cluster.pod_context import PodContext
-from installer.cluster.talk import End, Talk
-from installer.model.fleet import FLEET, FleetAnswer, FleetRules, PlannedWork, WorkResult
+from installer.cluster.rollout_client import RolloutClient
+from installer.cluster.sync import SyncRequest, WorkEnd
+from installer.model.fleet import FLEET, FleetRules, PermitAnswer, PlannedWork, WorkResult
 from installer.model.hold import PAUSE_ANNOTATION
 from tests.lib.throwaway.apiserver import as_table, merge, merge_conditions
 from tests.lib.throwaway.selectors import matches
@@ -145,29 +145,29 @@ class Node:
     ) -> None:
         self.store, self.name, self.rules, self.canary = store, name, rules, canary
         self.random = random.Random(f"{name} {seed}")
-        self.held = FleetAnswer()
+        self.held = PermitAnswer()
         self.uid = f"uid-{name}"
         self.skew = 0.0
         store.node(name, canary=canary)
 
-    def _ask(self) -> Ask:
+    def _ask(self) -> RolloutClient:
         name = "cri-resmgr-installer"
         context = PodContext("", 0, "", self.name, "", "kube-system", name, rollout_namespace=NAMESPACE)
-        order = Talk(context, uid=self.uid, canary=self.canary, rules=self.rules)
-        return Ask(order, self.store, lambda: self.store.now + self.skew, self.random.random)
+        order = SyncRequest(context, uid=self.uid, canary=self.canary, rules=self.rules)
+        return RolloutClient(order, self.store, lambda: self.store.now + self.skew, self.random.random)
 
-    def begin(self, work: PlannedWork = NEW) -> FleetAnswer:
+    def begin(self, work: PlannedWork = NEW) -> PermitAnswer:
         answer = self._ask().begin(work)
         self.held = answer if answer.granted else self.held
         return answer
 
-    def end(self, ok: bool | None = True, work: PlannedWork = NEW, why: str = "it is broken") -> FleetAnswer:
+    def end(self, ok: bool | None = True, work: PlannedWork = NEW, why: str = "it is broken") -> PermitAnswer:
         """As `run` does: only what the fleet waits for is told."""
         tells = work.begins and (ok is not True or self.held.canary)
         result = WorkResult(work, ok, "" if ok else why) if tells else None
-        answer = self._ask().end(End(result, self.held.permit, self.held.version))
+        answer = self._ask().end(WorkEnd(result, self.held.permit, self.held.version))
         if answer.told and answer.released:
-            self.held = FleetAnswer()
+            self.held = PermitAnswer()
         return answer
 
 

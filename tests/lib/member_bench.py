@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from installer.cluster.client import ClusterClient
 from installer.cluster.pod_context import PodContext
-from installer.cluster.voice import Voice
 from installer.model.daemon import DaemonState, Phase
 from installer.model.event import Event
 from installer.model.fleet import FleetRules, PlannedWork, WorkResult
@@ -39,7 +39,7 @@ class MemberNode:
         name = "cri-resmgr-installer"
         context = PodContext("", 0, "", self.name, f"{self.name}-pod", "kube-system", name)
         self.loop = SimLoop(clock, store, lambda: store.now)
-        self.voice = Voice(
+        self.client = ClusterClient(
             replace(context, rollout_namespace=NAMESPACE),
             self.said.append,
             self.files,  # type: ignore[arg-type]
@@ -50,7 +50,7 @@ class MemberNode:
         )
         if f"/api/v1/nodes/{self.name}" not in store.objects:
             store.node(self.name)
-        self.voice.begin(self.loop, lambda: None)
+        self.client.begin(self.loop, lambda: None)
 
     # -- the daemon -------------------------------------------------------------------------------
 
@@ -63,11 +63,11 @@ class MemberNode:
     def sees(self, *, ready: bool = True) -> None:
         """It looks at its Node."""
         self.is_ready(ready)
-        self.decides(looks=True)
+        self.decides(read_node=True)
         self.clock.run(self.clock.now + 2 * LATENCY)
 
-    def decides(self, *, looks: bool = False) -> None:
-        self.voice.saw(UNCHANGED, self.wants, self.rules, busy=self.busy, looks=looks)
+    def decides(self, *, read_node: bool = False) -> None:
+        self.client.update(UNCHANGED, self.wants, self.rules, busy=self.busy, read_node=read_node)
 
     def goes_on(self, seconds: float = 1.0) -> None:
         until = self.clock.now + seconds
@@ -86,13 +86,13 @@ class MemberNode:
         self.goes_on()
         self.is_ready(False)
         self.busy, self.wants = False, None
-        self.voice.ended(WorkResult(work, ok, "" if ok else "it is broken"))
+        self.client.report_result(WorkResult(work, ok, "" if ok else "it is broken"))
         self.goes_on()
 
     def ends(self) -> None:
         """Its pod ends."""
-        self.voice.end()
+        self.client.end()
 
     @property
     def granted(self) -> PlannedWork | None:
-        return self.voice.permission().granted
+        return self.client.permission().granted

@@ -21,7 +21,7 @@ from pytest_mock import MockerFixture
 from installer.daemon.configuration import Command, Configuration
 from installer.daemon.loop import Daemon
 from installer.model import paths
-from installer.model.daemon import Cluster, NoCluster
+from installer.model.daemon import Cluster
 from installer.model.event import Event
 from installer.model.host import UnitState
 from installer.model.jsontext import to_json
@@ -169,7 +169,7 @@ class Scene:
 
     def play(self, body: Callable[[], None], cluster: Cluster | None = None) -> None:
         """Runs the daemon until `body`, beside it, has ended."""
-        daemon = Daemon(self.command, self.emit, cluster or NoCluster(), self.systemd, self.answers)
+        daemon = Daemon(self.command, self.emit, cluster or Cluster(), self.systemd, self.answers)
 
         def play() -> None:
             try:

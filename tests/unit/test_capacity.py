@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from installer.cluster.speech import MESSAGE_LIMIT
+from installer.cluster.node_status import REASON_CHARACTERS
 from installer.inputs.configs import load_configs
 from installer.inputs.load import Inputs, Request
 from installer.inputs.settings import Settings
@@ -86,4 +86,4 @@ def test_however_many_are_not_placed_the_remedy_is_read() -> None:
     (found,) = check_placed(replace(NODE, cache=cache))
     assert "for 40 containers (00/xxx" in found.message
     assert "x... and 35 more), which use all CPUs" in found.message
-    assert len(found.message) + len(found.hint) < MESSAGE_LIMIT
+    assert len(found.message) + len(found.hint) < REASON_CHARACTERS

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from installer.cluster.child import parse_talk, talk_with
 from installer.cluster.decommission import Decommission, decide
 from installer.cluster.kubeapi import Answer
-from installer.cluster.node_word import Statement, build_event, cut, is_paused
+from installer.cluster.node_status import NodeStatus, build_event, is_paused, truncate
 from installer.cluster.pod_context import PodContext, find_pod_context
 from installer.cluster.selection import selects
-from installer.cluster.talk import End, Heard, Talk
+from installer.cluster.sync import SyncReply, SyncRequest, WorkEnd
+from installer.cluster.sync_child import parse_request, sync_with
 from installer.errors import InvalidInputError
 from installer.model.fleet import PlannedWork, WorkResult
 from installer.model.hold import PAUSE_ANNOTATION
@@ -137,12 +137,12 @@ def test_what_is_not_understood_is_no_no(what: dict[str, Any]) -> None:
 
 
 def evidence(context: PodContext, api: FakeApi) -> Decommission:
-    found = talk_with(api, Talk(context, evidence=True)).evidence
+    found = sync_with(api, SyncRequest(context, evidence=True)).evidence
     assert found
     return found
 
 
-def paused_of(answer: Heard) -> bool | None:
+def paused_of(answer: SyncReply) -> bool | None:
     assert answer.node
     return answer.node.paused
 
@@ -273,7 +273,7 @@ def test_a_pause_keeps_a_node_that_is_not_wanted_any_more() -> None:
 def test_a_server_that_wants_to_be_left_alone_is_asked_for_nothing_more() -> None:
     busy = Answer(429, {}, "429: TooManyRequests", retry_after=7)
     api = FakeApi({**GOOD, ("GET", CONTEXT.node_path): busy})
-    answer = talk_with(api, Talk(CONTEXT, look=True, events=(EVENT,)))
+    answer = sync_with(api, SyncRequest(CONTEXT, read_node=True, events=(EVENT,)))
     assert api.calls == [("GET", CONTEXT.node_path)]
     assert (answer.wait, answer.sent) == (7, 0)
     assert {found[0] for found in answer.parts.values()} == {"failed"}
@@ -369,7 +369,7 @@ def test_an_event_regards_the_node_as_kubelets_do() -> None:
 
 
 def test_what_fits_is_not_cut() -> None:
-    assert cut("ü" * 512, 1024) == "ü" * 512
+    assert truncate("ü" * 512, 1024) == "ü" * 512
 
 
 # -- one heartbeat ------------------------------------------------------------------------------
@@ -403,7 +403,7 @@ EVENT = {"type": "Normal", "reason": "Converged", "message": "done", "time": 0.0
 
 def test_a_beat_asks_and_tells() -> None:
     api = FakeApi(GOOD)
-    answer = talk_with(api, Talk(CONTEXT, look=True, events=(EVENT, EVENT)))
+    answer = sync_with(api, SyncRequest(CONTEXT, read_node=True, events=(EVENT, EVENT)))
     assert paused_of(answer) is True
     assert answer.sent == 2
     assert {part: found[0] for part, found in answer.parts.items()} == {"node": "ok", "events": "ok"}
@@ -422,7 +422,7 @@ def test_a_beat_asks_and_tells() -> None:
 def test_no_part_hinders_another(part: str, fault: Answer, result: str) -> None:
     keys = dict(zip(("node", "events"), GOOD, strict=True))
     api = FakeApi({**GOOD, keys[part]: fault})
-    answer = talk_with(api, Talk(CONTEXT, look=True, events=(EVENT,)))
+    answer = sync_with(api, SyncRequest(CONTEXT, read_node=True, events=(EVENT,)))
     results = {name: found[0] for name, found in answer.parts.items()}
     assert results.pop(part) == result
     assert set(results.values()) == {"ok"}
@@ -433,11 +433,11 @@ def test_the_node_is_annotated_only_if_that_is_enabled() -> None:
     said = {"state": "converged"}
     patched = {**GOOD, ("PATCH", CONTEXT.node_path): node()}  # and with it its status
     silent = FakeApi(patched)
-    talk_with(silent, Talk(CONTEXT, look=True, say=Statement(said)))
+    sync_with(silent, SyncRequest(CONTEXT, read_node=True, status=NodeStatus(said)))
     assert ("PATCH", CONTEXT.node_path) not in silent.calls
     context = replace(CONTEXT, annotate=True)
     telling = FakeApi(patched)
-    answer = talk_with(telling, Talk(context, look=True, say=Statement(said, serves=True)))
+    answer = sync_with(telling, SyncRequest(context, read_node=True, status=NodeStatus(said, serves=True)))
     assert answer.parts["annotation"] == answer.parts["condition"] == ("ok", "")
     changes = [path for method, path in telling.calls if method == "PATCH"]
     assert changes[0] == f"{CONTEXT.node_path}/status"
@@ -445,15 +445,15 @@ def test_the_node_is_annotated_only_if_that_is_enabled() -> None:
 
 def test_an_event_that_is_refused_for_what_it_says_does_not_hold_up_the_others() -> None:
     refused = {**GOOD, ("POST", "/api/v1/namespaces/default/events"): status(422, "Invalid")}
-    assert talk_with(FakeApi(refused), Talk(CONTEXT, events=(EVENT, EVENT))).sent == 2
+    assert sync_with(FakeApi(refused), SyncRequest(CONTEXT, events=(EVENT, EVENT))).sent == 2
 
 
 def test_a_request_survives_its_way_through_a_command_line() -> None:
-    says = Statement({"state": "paused"}, False, {"state": "failed"})
+    says = NodeStatus({"state": "paused"}, False, {"state": "failed"})
     work = PlannedWork("one", begins=True)
-    end = End(WorkResult(work, None), "permit-0", "7", knows_none=True)
-    order = Talk(CONTEXT, 3.0, say=says, events=(EVENT,), uid=UID, begin=work, end=end)
-    assert parse_talk(to_json(order)) == order
+    end = WorkEnd(WorkResult(work, None), "permit-0", "7", knows_none=True)
+    order = SyncRequest(CONTEXT, 3.0, status=says, events=(EVENT,), uid=UID, begin=work, end=end)
+    assert parse_request(to_json(order)) == order
 
 
 @pytest.mark.parametrize(
@@ -461,4 +461,4 @@ def test_a_request_survives_its_way_through_a_command_line() -> None:
 )
 def test_a_request_that_is_none_is_refused(text: str) -> None:
     with pytest.raises(InvalidInputError):
-        parse_talk(text)
+        parse_request(text)

@@ -557,7 +557,7 @@ def test_the_configuration_is_that_of_the_settings() -> None:
 
 
 def test_at_rest_no_heavy_library_is_loaded() -> None:
-    ours = "installer.cli, installer.cluster.voice, installer.daemon.loop, installer.report.events"
+    ours = "installer.cli, installer.cluster.client, installer.daemon.loop, installer.report.events"
     code = f"import sys, {ours}; print([m for m in {HEAVY!r} if m in sys.modules])"
     done = subprocess.run(
         [sys.executable, "-c", code],

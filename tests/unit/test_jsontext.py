@@ -24,7 +24,7 @@ def test_what_is_no_json_is_one_kind_of_error(text: str | bytes) -> None:
     st.builds(
         Kept,
         held=st.none() | st.builds(Held, st.text(), st.text(), st.floats(0, 1e9)),
-        leads=st.none() | st.text(),
+        canary_of=st.none() | st.text(),
         begun=st.none() | st.builds(PlannedWork, st.text(), st.booleans()),
         results=st.lists(
             st.builds(WorkResult, st.builds(PlannedWork, st.text()), st.none() | st.booleans())

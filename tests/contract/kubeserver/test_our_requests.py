@@ -13,7 +13,13 @@ import pytest
 
 from installer.cluster.breaker import Breaker, Failure, build_breaker
 from installer.cluster.leases import Permit, build_permit, build_release
-from installer.cluster.node_word import EVENTS_PATH, build_event, build_node_patch, build_word_patch
+from installer.cluster.node_status import (
+    EVENTS_PATH,
+    NodeStatus,
+    build_event,
+    build_node_patch,
+    build_status_patch,
+)
 from installer.cluster.pod_context import PodContext
 from installer.cluster.size import FleetSize, build_size
 from installer.gardener import write as carry_out
@@ -79,14 +85,14 @@ def test_what_is_said_of_a_node(admin: Caller, node: Object) -> None:
     """And taken back."""
     taint = {"spec": {"taints": [{"key": NOT_READY_TAINT, "effect": "NoSchedule"}]}}
     node = taken(admin, "PATCH", path_of(node), taint)
-    word = build_word_patch(node, STATUS, True, FAILURE, datetime.now(UTC))
+    word = build_status_patch(node, NodeStatus(STATUS, True, FAILURE), datetime.now(UTC))
     node = taken(admin, "PATCH", f"{path_of(node)}/status", word, "strategic-merge")
     assert READY_CONDITION in [each["type"] for each in node["status"]["conditions"]]
-    assert build_word_patch(node, STATUS, True, FAILURE, datetime.now(UTC)) is None
-    node = taken(admin, "PATCH", path_of(node), build_node_patch(node, STATUS, True, FAILURE))
+    assert build_status_patch(node, NodeStatus(STATUS, True, FAILURE), datetime.now(UTC)) is None
+    node = taken(admin, "PATCH", path_of(node), build_node_patch(node, NodeStatus(STATUS, True, FAILURE)))
     assert NOT_READY_TAINT not in [each["key"] for each in node["spec"].get("taints", ())]
     removed = {"state": "removed"}
-    back = build_word_patch(node, removed, False, {}, datetime.now(UTC))
+    back = build_status_patch(node, NodeStatus(removed, False, {}), datetime.now(UTC))
     node = taken(admin, "PATCH", f"{path_of(node)}/status", back, "strategic-merge")
     conditions = node.get("status", {}).get("conditions", ())
     assert READY_CONDITION not in [each["type"] for each in conditions]

@@ -10,7 +10,7 @@ from pytest_mock import MockerFixture
 from installer.daemon.runtime_state import MODE_FILE
 from installer.errors import UnservableHostError
 from installer.model import paths
-from installer.model.daemon import DaemonState, NoCluster
+from installer.model.daemon import Cluster, DaemonState
 from installer.model.fleet import FleetRules, PlannedWork
 from installer.model.names import Mode
 from tests.lib.own_process import Scene, refuse
@@ -181,7 +181,7 @@ def test_a_first_installation_that_fails_is_no_reason_to_restart_the_pod(scene: 
     scene.play(body)
 
 
-class Gone(NoCluster):
+class Gone(Cluster):
     """The API server is certain that the node is no longer to be served. `told` is what was reported, `last`
     when nothing more may follow."""
 
@@ -192,8 +192,8 @@ class Gone(NoCluster):
     def removal_evidence(self) -> tuple[bool, str]:
         return True, "the DaemonSet is gone"
 
-    def saw(
-        self, state: DaemonState, work: PlannedWork | None, rules: FleetRules, *, busy: bool, looks: bool
+    def update(
+        self, state: DaemonState, work: PlannedWork | None, rules: FleetRules, *, busy: bool, read_node: bool
     ) -> None:
         self.told.append(state)
 

@@ -9,7 +9,7 @@ from dataclasses import asdict
 import pytest
 from gi.repository import Gio, GLib
 
-from installer.model.daemon import DaemonState, Loop, NoCluster
+from installer.model.daemon import Cluster, DaemonState, Loop
 from installer.model.fleet import FleetRules, Permission, PlannedWork, WorkResult
 from installer.model.hold import PAUSE_FILE
 from tests.lib.own_process import Scene
@@ -21,7 +21,7 @@ if order["ask_first"] == "all":
 """
 
 
-class Fleet(NoCluster):
+class Fleet(Cluster):
     """It permits what a test says, and keeps what it was told."""
 
     def __init__(self) -> None:
@@ -36,12 +36,12 @@ class Fleet(NoCluster):
     def permission(self) -> Permission:
         return self.now
 
-    def saw(
-        self, state: DaemonState, work: PlannedWork | None, rules: FleetRules, *, busy: bool, looks: bool
+    def update(
+        self, state: DaemonState, work: PlannedWork | None, rules: FleetRules, *, busy: bool, read_node: bool
     ) -> None:
         self.wanted = work
 
-    def ended(self, result: WorkResult) -> None:
+    def report_result(self, result: WorkResult) -> None:
         self.now = Permission(True, None, "the permit is taken")
         self.results.append(result)
 
@@ -82,7 +82,7 @@ def test_a_host_outside_of_a_fleet_asks_nobody(scene: Scene) -> None:
     scene.play(lambda: scene.reaches("converged"))
 
 
-class LatePause(NoCluster):
+class LatePause(Cluster):
     """A person has paused the node, which nobody knows who has not asked."""
 
     def __init__(self) -> None:
@@ -94,10 +94,10 @@ class LatePause(NoCluster):
     def permission(self) -> Permission:
         return Permission(paused=self.known and self.set, fresh=self.known or not self.set)
 
-    def saw(
-        self, state: DaemonState, work: PlannedWork | None, rules: FleetRules, *, busy: bool, looks: bool
+    def update(
+        self, state: DaemonState, work: PlannedWork | None, rules: FleetRules, *, busy: bool, read_node: bool
     ) -> None:
-        if looks:
+        if read_node:
             self._loop.after(0.01, self._answer)
 
     def _answer(self) -> None:

@@ -15,9 +15,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Self
 
-from installer.cluster.child import parse_talk, talk_with
 from installer.cluster.kubeapi import Answer, KubeApi
 from installer.cluster.leases import read_permits
+from installer.cluster.sync_child import parse_request, sync_with
 from installer.host.run import Finished
 from installer.manifests import ManifestOptions, render_objects
 from installer.model.jsontext import to_json
@@ -224,7 +224,7 @@ class RealLoop(SimLoop):
             return Finished(
                 tuple(argv),
                 0,
-                to_json(talk_with(_Asking(node, api, store), parse_talk(argv[-1]), self._wall)),
+                to_json(sync_with(_Asking(node, api, store), parse_request(argv[-1]), self._wall)),
             )
         finally:
             api.close()

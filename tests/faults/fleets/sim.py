@@ -1,4 +1,4 @@
-"""A cluster on a simulated clock: nodes with the watcher's own policy and its own talk with the API server,
+"""A cluster on a simulated clock: nodes with the watcher's own policy and its own syncs with the API server,
 pods by the rules of the DaemonSet controller, and an API server of plain objects.
 
 What is simulated is the host below: a pass takes its seconds, and succeeds or fails as the node's nature
@@ -16,7 +16,7 @@ from typing import Any
 
 from installer.cluster.kubeapi import Answer
 from installer.cluster.leases import permits_of, read_permits
-from installer.cluster.node_word import EVENTS_PATH
+from installer.cluster.node_status import EVENTS_PATH
 from installer.daemon.decision import Action
 from installer.daemon.outcome import Outcome
 from installer.daemon.policy import BUSY

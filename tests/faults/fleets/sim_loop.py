@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from installer.cluster.child import parse_talk, talk_with
 from installer.cluster.kubeapi import Api
+from installer.cluster.sync_child import parse_request, sync_with
 from installer.host.run import Finished
 from installer.model.jsontext import to_json
 
@@ -64,4 +64,4 @@ class SimLoop:
 
     def run(self, argv: Sequence[str], _seconds: float) -> Finished:
         """What a child does, in this process."""
-        return Finished(tuple(argv), 0, to_json(talk_with(self._api, parse_talk(argv[-1]), self._wall)))
+        return Finished(tuple(argv), 0, to_json(sync_with(self._api, parse_request(argv[-1]), self._wall)))

@@ -1,4 +1,4 @@
-"""One pod's daemon on a simulated clock: its own policy, and its own talk with the API server."""
+"""One pod's daemon on a simulated clock: its own policy, and its own syncs with the API server."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import random
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from installer.cluster.client import ClusterClient
 from installer.cluster.pod_context import PodContext
-from installer.cluster.voice import Voice
 from installer.daemon.configuration import Configuration
 from installer.daemon.decision import Action, Decision
-from installer.daemon.fleet_side import tell_cluster, tell_fleet
+from installer.daemon.fleet import report_end, report_state
 from installer.daemon.outcome import Outcome
 from installer.daemon.policy import Policy
 from installer.daemon.poller import PollSnapshot
@@ -36,7 +36,7 @@ class Watcher:
             *("", 0, "", node.name, pod, "kube-system", "cri-resmgr-installer"), True, NAMESPACE
         )
         self.policy = Policy(Configuration(rules=node.fleet.rules), random.random, self.clock.now)
-        self.cluster = Voice(
+        self.cluster = ClusterClient(
             context,
             lambda _event: None,
             node.files,  # type: ignore[arg-type]
@@ -96,7 +96,7 @@ class Watcher:
         self._published = state
         if before is None or state.ready != before.ready:
             self.node.pod_is(ready=state.ready)
-        tell_cluster(self.cluster, self.policy, decision, snapshot)
+        report_state(self.cluster, self.policy, decision, snapshot)
 
     def _begin(self, decision: Decision, snapshot: PollSnapshot) -> None:
         self.policy.begun(decision, snapshot)
@@ -122,7 +122,7 @@ class Watcher:
     def ended(self, action: Action, outcome: Outcome) -> None:
         """A pass has ended, which this daemon or an earlier one has begun."""
         if self.policy.working:
-            tell_fleet(self.cluster, self.policy, action, outcome)
+            report_end(self.cluster, self.policy, action, outcome)
             self.policy.ended(self.clock.now, outcome, self._look())
             self.turn()
 

@@ -8,13 +8,13 @@ import uuid
 from pathlib import Path
 from typing import Any
 
-from installer.cluster.node_word import EVENTS_PATH
+from installer.cluster.node_status import EVENTS_PATH
 from tests.lib.throwaway.kubeserver import KubeServer, Name, parse_path
 
 _CHILD = """
 import sys
-from installer.cluster.child import talk
-print(talk(sys.argv[2]))
+from installer.cluster.sync_child import sync
+print(sync(sys.argv[2]))
 """
 #: What a daemon starts to talk to an API server.
 CHILD = (sys.executable, "-P", "-c", _CHILD)

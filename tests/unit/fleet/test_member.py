@@ -12,7 +12,7 @@ from installer.cluster.member import Due, Member
 from installer.cluster.pod_context import PodContext
 from installer.daemon.configuration import Configuration
 from installer.daemon.decision import Action, Decision
-from installer.daemon.fleet_side import build_result, tell_fleet
+from installer.daemon.fleet import build_result, report_end
 from installer.daemon.outcome import Outcome
 from installer.daemon.policy import Policy
 from installer.daemon.poller import PollSnapshot
@@ -90,14 +90,14 @@ def test_what_never_began_is_not_what_a_later_daemon_follows(
     node.wants = None
     node.goes_on()
     node.ends()
-    assert MemberNode(store, clock, "node", node.files).voice.permission().begun is None
+    assert MemberNode(store, clock, "node", node.files).client.permission().begun is None
 
 
 def test_a_permit_that_was_used_waits_until_the_node_is_ready(node: MemberNode, store: SimStore) -> None:
     node.is_permitted()
     node.works()
     assert store.holders()
-    assert node.voice.member.awaits_node
+    assert node.client.member.awaits_ready
     node.sees()
     node.goes_on()
     assert not store.holders()
@@ -111,7 +111,7 @@ def test_while_a_pause_stops_its_next_work_a_node_gives_its_permit_back(
     store.pause("a Friday")
     node.wants = OTHER
     node.goes_on()
-    assert node.voice.permission().why == "the rollout is paused: a Friday"
+    assert node.client.permission().why == "the rollout is paused: a Friday"
     assert store.holders()
     node.sees()
     node.goes_on()
@@ -162,9 +162,9 @@ def test_a_node_that_does_not_become_ready_forgets_its_permit_when_it_has_expire
     node.works()
     node.sees(ready=False)
     node.goes_on(node.rules.hold_seconds - 60)
-    assert node.voice.member.awaits_node
+    assert node.client.member.awaits_ready
     node.goes_on(120)
-    assert not node.voice.member.awaits_node
+    assert not node.client.member.awaits_ready
     other = MemberNode(store, clock, "other")
     other.sees()
     other.is_permitted()
@@ -203,12 +203,12 @@ def test_a_daemon_that_comes_later_knows_what_the_pass_that_it_follows_was_about
     node.goes_on()
     node.ends()
     later = MemberNode(store, clock, "node", node.files)
-    assert later.voice.permission().begun == ONE
+    assert later.client.permission().begun == ONE
     later.works(ok=False)
     later.sees()
     later.goes_on()
     assert "it is broken" in the_breaker(store)
-    assert later.voice.permission().begun is None
+    assert later.client.permission().begun is None
 
 
 @pytest.mark.parametrize("ends", [True, False])
@@ -237,7 +237,7 @@ def test_a_relay_that_dies_while_it_is_watched_is_a_failure_also_for_the_next_da
     later = MemberNode(store, clock, "node", node.files)
     later.sees()
     later.goes_on(after)
-    later.voice.ended(WorkResult(NO_WORK, False, "its relay died soon after"))
+    later.client.report_result(WorkResult(NO_WORK, False, "its relay died soon after"))
     later.goes_on()
     assert ("its relay died" in the_breaker(store)) is trips
 
@@ -258,7 +258,7 @@ def test_a_canary_whose_power_was_cut_says_that_it_has_what_others_wait_for(
     node.ends()
     later = MemberNode(store, clock, "node", rules=CANARIES)
     later.sees()
-    later.voice.ended(WorkResult(FILES, True))
+    later.client.report_result(WorkResult(FILES, True))
     later.goes_on()
     other.goes_on(60)
     assert other.granted == FILES
@@ -282,7 +282,7 @@ def test_a_permit_that_a_boot_has_made_forgotten_is_given_back(
     later.sees()
     result = build_result(action, Outcome(0, fleet_generation="one"), None)
     assert result
-    later.voice.ended(result)
+    later.client.report_result(result)
     later.goes_on()
     other.goes_on(30)
     assert other.granted == OTHER
@@ -297,20 +297,20 @@ def test_a_failure_that_only_the_host_remembers_is_told(
     node.busy = True
     node.goes_on()
     node.ends()
-    later = MemberNode(store, clock, "node", node.files).voice
+    later = MemberNode(store, clock, "node", node.files).client
     policy = Policy(Configuration(), lambda: 0.5, 0.0)
     policy.begun(Decision(Action.INSTALL, ask_first="all"), PollSnapshot())
     reason = "it is not tried again"
-    tell_fleet(later, policy, Action.INSTALL, Outcome(5, remembered=True, reason=reason))
+    report_end(later, policy, Action.INSTALL, Outcome(5, remembered=True, reason=reason))
     outcome = Outcome(5, remembered=True, reason=reason, fleet_generation=generation)
-    tell_fleet(later, policy, Action.INSTALL, outcome)
+    report_end(later, policy, Action.INSTALL, outcome)
     clock.run(clock.now + 5)
     assert (reason in the_breaker(store)) is told
 
 
 def test_a_failure_is_told_when_the_pod_ends(node: MemberNode, store: SimStore) -> None:
     node.is_permitted()
-    node.voice.ended(WorkResult(ONE, False, "it is broken"))
+    node.client.report_result(WorkResult(ONE, False, "it is broken"))
     node.ends()
     assert "it is broken" in the_breaker(store)
 
@@ -349,7 +349,7 @@ def test_a_daemon_that_was_replaced_keeps_its_hands_off_the_permit(
 ) -> None:
     node.is_permitted()
     node.works()
-    node.voice.become(node.voice.member.yields())
+    node.client.become(node.client.member.handed_over())
     node.sees()
     node.goes_on(10)
     assert store.holders() == ["node/uid-node"]
@@ -384,19 +384,19 @@ def test_planned_work_does_not_begin_while_nobody_says_whether_the_node_is_pause
     def looks(seconds: float) -> list[PlannedWork | None]:
         permissions = []
         for _ in range(round(seconds / 5)):
-            node.decides(looks=not node.voice.permission().fresh)
+            node.decides(read_node=not node.client.permission().fresh)
             clock.run(clock.now + 5)
-            permissions.append(node.voice.permission())
+            permissions.append(node.client.permission())
         return [each.granted if each.fresh else None for each in permissions]
 
     node.wants = ONE
     clock.run(clock.now + 5)
     store.away, store.away_for = away, "/nodes/"
     clock.run(clock.now + 15)
-    node.decides(looks=True)
+    node.decides(read_node=True)
     assert set(looks(120)) == {None}
     reasons = "whether this node is paused", "the request for a permit failed"
-    found = node.voice.permission()
+    found = node.client.permission()
     assert any(each in found.why for each in reasons) or not found.fresh
     store.away = None
     assert ONE in looks(700)
@@ -430,7 +430,7 @@ def granted_then(now: float, **more: Any) -> PlannedWork | None:
         "busy": False,
         "granted": ONE,
         "granted_at": 100.0,
-        "looked_at": 100.0,
+        "read_at": 100.0,
     }
     return Member(context=context, **(given | more)).permission(now).granted
 
@@ -447,12 +447,12 @@ def test_a_node_that_may_not_ask_whether_it_is_paused_begins_nothing() -> None:
     assert granted_then(109.9, quiet_until=130.0) == ONE
     assert granted_then(110.0, quiet_until=130.0) is None
     assert granted_then(130.0, quiet_until=130.0) == ONE  # a look comes first: it is not fresh
-    assert granted_then(105.0, unseen=True) is None
+    assert granted_then(105.0, unread=True) is None
     assert granted_then(110.0, quiet_until=130.0, busy=True) == ONE
 
 
-def test_talks_keep_their_distance() -> None:
+def test_syncs_keep_their_distance() -> None:
     context = PodContext("", 0, "", "node", "pod", "kube-system", "d")
-    member = Member(context=context, talked_at=100.0)
-    assert member.soon(Due.LOOK, 100.2).due == {Due.LOOK: 101.0}
-    assert member.soon(Due.LOOK, 105.0).due == {Due.LOOK: 105.0}
+    member = Member(context=context, synced_at=100.0)
+    assert member.due_soon(Due.NODE, 100.2).due == {Due.NODE: 101.0}
+    assert member.due_soon(Due.NODE, 105.0).due == {Due.NODE: 105.0}

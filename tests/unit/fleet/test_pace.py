@@ -6,7 +6,7 @@ import pytest
 
 from installer.cluster.breaker import Breaker
 from installer.cluster.leases import Holder, Permit, permit_name
-from installer.cluster.rollout import Board, Rollout, Wait, wait_for_others
+from installer.cluster.rollout import FleetState, Rollout, Wait, wait_for_others
 from installer.cluster.size import FleetSize
 from installer.model.fleet import PlannedWork
 from tests.lib.fleet_bench import REPAIR, RULES
@@ -26,8 +26,8 @@ def asks_again(nodes: int, waiting: int, work: PlannedWork) -> tuple[float, floa
     breaker = Breaker(
         "one", begun=NOW, canaries=dict.fromkeys((f"n{index}" for index in range(60)), NOW), version="1"
     )
-    board = Board(permits, breaker=breaker, size=size, is_counted=True)
-    move = Rollout(board, Holder("me", "u"), work, RULES, PATH, NOW, lambda: 0.5).next_move()
+    state = FleetState(permits, breaker=breaker, size=size, is_counted=True)
+    move = Rollout(state, Holder("me", "u"), work, RULES, PATH, NOW, lambda: 0.5).next_move()
     assert isinstance(move, Wait)
     return move.seconds, move.spread
 

@@ -33,7 +33,7 @@ def test_a_pause_stops_what_has_not_begun(store: Store) -> None:
 
 
 @pytest.mark.parametrize(
-    ("answer", "powerless", "wait"),
+    ("answer", "denied", "wait"),
     [
         (Answer(0, failure="no answer in time"), False, 0),
         (Answer(429, failure="429", retry_after=30), False, 30),
@@ -44,12 +44,12 @@ def test_a_pause_stops_what_has_not_begun(store: Store) -> None:
     ],
 )
 def test_without_an_answer_planned_work_waits(
-    store: Store, answer: Answer, powerless: bool, wait: float
+    store: Store, answer: Answer, denied: bool, wait: float
 ) -> None:
     a, _, _ = trio(store)
     store.away = answer
     said = a.begin()
-    assert (said.granted, said.failed, said.powerless, said.wait) == (False, True, powerless, wait)
+    assert (said.granted, said.failed, said.denied, said.wait) == (False, True, denied, wait)
     assert str(answer.failure) in said.why
 
 
@@ -59,7 +59,7 @@ def test_a_removal_goes_on_when_the_daemonset_is_gone(store: Store) -> None:
     a.end()
     del store.objects[DAEMONSET]
     store.now += 301  # so that its size is asked for again
-    assert a.begin(REPAIR).powerless
+    assert a.begin(REPAIR).denied
     assert a.begin(replace(REPAIR, removes=True)).granted
     assert not b.begin(replace(REPAIR, removes=True)).granted
 

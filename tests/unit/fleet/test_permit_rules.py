@@ -111,7 +111,7 @@ class Life:
         elif fact == "another takes it":
             self.taken_by_another()
         elif fact == "a newer one comes" and self.replaced_at == NEVER:
-            self.node.voice.become(self.node.voice.member.yields())
+            self.node.client.become(self.node.client.member.handed_over())
             self.node.wants, self.replaced_at = None, self.clock.now
             self.remembered = dict(self.node.files._kept)
         self.node.goes_on(float(how) if what == "wait" else 1.0)
@@ -127,7 +127,7 @@ class Life:
             self.node.wants = None
             self.used, self.ready = self.holds, False
             self.node.is_ready(False)
-            self.node.voice.ended(WorkResult(self.work, ok, "" if ok else "it is broken"))
+            self.node.client.report_result(WorkResult(self.work, ok, "" if ok else "it is broken"))
 
     def comes_again(self) -> None:
         """The next pod's daemon; a pass that is at work goes on, and it follows that to its end."""

@@ -48,7 +48,7 @@ class Fleet:
         """Until it is removed, and ready."""
         self.a.is_permitted(REMOVAL)
         self.a.works(REMOVAL)
-        self.a.voice.saw(LEFT, None, FOLLOWED, busy=False, looks=False)
+        self.a.client.update(LEFT, None, FOLLOWED, busy=False, read_node=False)
         self.a.is_ready(True)
 
     def waits(self, node: MemberNode, seconds: float = 60.0) -> str:
@@ -56,7 +56,7 @@ class Fleet:
         node.wants, until = REMOVAL, self.clock.now + seconds
         while self.clock.now < until and node.granted is None:
             node.goes_on(5.0)
-        return "" if node.granted else node.voice.permission().why
+        return "" if node.granted else node.client.permission().why
 
 
 @pytest.fixture
@@ -140,19 +140,18 @@ def test_a_status_of_another_form_says_nothing(status: object) -> None:
 def test_a_node_that_was_left_has_the_label_for_the_chart() -> None:
     from datetime import UTC, datetime
 
-    from installer.cluster.node_word import build_word_patch, remember
-    from installer.cluster.speech import Speech
+    from installer.cluster.node_status import Report, build_status_patch, extract_ours
     from tests.lib.throwaway.apiserver import merge
 
     now = datetime(2026, 1, 2, tzinfo=UTC)
-    speech, _ = Speech().take(LEFT, 0.0)
+    report, _ = Report().observe(LEFT, 0.0)
     node = {"metadata": {"name": "n1", "labels": {"os": "linux"}}}
-    patch = build_word_patch(node, speech.status, speech.serves, {}, now)
+    patch = build_status_patch(node, report.node, now)
     assert patch is not None
     assert patch["metadata"]["labels"] == {SUCCESSOR_LABEL: "nri"}
     node = merge(node, patch)
-    assert build_word_patch(remember(node), speech.status, speech.serves, {}, now) is None
-    back, _ = speech.take(DaemonState(Mode.INSTALL, Phase.CONVERGED, ready=True, serves=True), 1.0)
-    patch = build_word_patch(node, back.status, back.serves, {}, now)
+    assert build_status_patch(extract_ours(node), report.node, now) is None
+    back, _ = report.observe(DaemonState(Mode.INSTALL, Phase.CONVERGED, ready=True, serves=True), 1.0)
+    patch = build_status_patch(node, back.node, now)
     assert patch is not None
     assert patch["metadata"]["labels"][SUCCESSOR_LABEL] is None

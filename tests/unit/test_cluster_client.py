@@ -35,7 +35,7 @@ def test_a_pause_is_known_before_the_first_pass(scene: Scene) -> None:
     assert scene.paused()
     assert scene.changes == 0
     ((verb, request),) = scene.asked
-    assert (verb, request.is_first) == ("talk", True)
+    assert (verb, request.is_first) == ("sync", True)
 
 
 def test_an_api_server_that_is_away_at_the_start_holds_nobody_up(scene: Scene) -> None:
@@ -131,7 +131,7 @@ def test_before_a_pass_the_node_is_looked_at(scene: Scene) -> None:
         scene.ask()
     assert scene.loop.fire() == 0
     request = scene.children[-1].request
-    assert request.look
+    assert request.read_node
     scene.children[-1].end(answer(paused=True))
     assert scene.is_fresh()
     assert scene.paused()
@@ -447,7 +447,7 @@ def test_a_daemon_that_was_replaced_says_so_and_nothing_of_the_node(files: Roote
     scene.report(state(Phase.YIELDED))
     request = scene.heartbeat(answer(sent=1))
     assert [event["reason"] for event in request.events] == ["HandedOver"]
-    assert request.say is None
+    assert request.status is None
     asked = len(scene.asked)
     scene.cluster.end()
     assert len(scene.asked) == asked

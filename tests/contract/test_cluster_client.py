@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from installer.cluster.client import ClusterClient
 from installer.cluster.leases import CANARY, RING, build_lease, leases_path
 from installer.cluster.pod_context import find_pod_context
-from installer.cluster.voice import Voice
 from installer.host.files import RootedFiles
 from installer.model.event import Event
 from installer.model.fleet import BREAKER, FLEET, FleetRules, PlannedWork, WorkResult
@@ -40,17 +40,17 @@ class Run(event_loop.Scene):
         context = replace(context, node=node, rollout_namespace=NAMESPACE)
         self.uid = server.at(f"/api/v1/nodes/{node}")["metadata"]["uid"]
         self.said: list[Event] = []
-        self.voice = Voice(context, self.said.append, RootedFiles(root), CHILD)
+        self.client = ClusterClient(context, self.said.append, RootedFiles(root), CHILD)
         self._work: PlannedWork | None = None
         self._busy = False
         self._server, self._node = server, f"/api/v1/nodes/{node}"
         self.see(ready=False)
-        self.voice.begin(self.loop, lambda: None)
+        self.client.begin(self.loop, lambda: None)
 
     def see(self, *, ready: bool = True) -> None:
         """It looks at its Node, and kubelet says there whether that is Ready."""
         self._server.at(self._node)["status"] = {"conditions": [{"type": "Ready", "status": str(ready)}]}
-        self.voice.saw(UNCHANGED, self._work, RULES, busy=self._busy, looks=True)
+        self.client.update(UNCHANGED, self._work, RULES, busy=self._busy, read_node=True)
 
     def until(self, reached: Callable[[], bool], seconds: float = SOON) -> bool:
         found = super().until(lambda: reached() or bool(self.failures), seconds)
@@ -60,10 +60,10 @@ class Run(event_loop.Scene):
 
     def want(self, work: PlannedWork | None = WORK, *, busy: bool = False) -> None:
         self._work, self._busy = work, busy
-        self.voice.saw(UNCHANGED, work, RULES, busy=busy, looks=False)
+        self.client.update(UNCHANGED, work, RULES, busy=busy, read_node=False)
 
     def granted(self) -> bool:
-        return self.voice.permission().granted is not None
+        return self.client.permission().granted is not None
 
 
 @pytest.fixture
@@ -84,12 +84,12 @@ def test_a_permit_is_got_used_and_given_back(server: ApiServer, tmp_path: Path) 
     run.until(run.granted)
     assert holder(server) == f"one/{run.uid}"
     run.want(busy=True)
-    assert run.voice.permission().granted == WORK
-    run.voice.ended(WorkResult(WORK, True))
+    assert run.client.permission().granted == WORK
+    run.client.report_result(WorkResult(WORK, True))
     run.want(None)
     run.until(lambda: '"done": true' in server.at(THE_BREAKER)["metadata"]["annotations"][BREAKER])
     assert holder(server)  # the node is not Ready yet
-    assert run.voice.member.awaits_node
+    assert run.client.member.awaits_ready
     run.see()
     run.until(lambda: not holder(server))
 
@@ -98,16 +98,16 @@ def test_a_failure_is_told_before_the_permit_is_given_back(server: ApiServer, tm
     run = Run(server, tmp_path / "one", "one")
     run.want()
     run.until(run.granted)
-    run.voice.ended(WorkResult(WORK, False, "the relay does not answer"))
+    run.client.report_result(WorkResult(WORK, False, "the relay does not answer"))
     run.want(None)
     run.see()
     run.until(lambda: not holder(server) and bool(server.events))
     assert [event["reason"] for event in server.events] == ["RolloutStopped"]
     other = Run(server, tmp_path / "two", "two")
     other.want()
-    other.until(lambda: bool(other.voice.permission().why))
+    other.until(lambda: bool(other.client.permission().why))
     assert (
-        other.voice.permission().why
+        other.client.permission().why
         == "generation one is stopped: it failed on node one: the relay does not answer"
     )
 
@@ -121,7 +121,7 @@ def test_a_run_that_starts_again_knows_its_permit(server: ApiServer, tmp_path: P
     again.until(again.granted)
     leases = [name.name for name in server.below(leases_path(NAMESPACE))]
     assert [name for name in leases if name.startswith("permit-")] == ["permit-0"]
-    again.voice.ended(WorkResult(WORK, True))
+    again.client.report_result(WorkResult(WORK, True))
     again.want(None)
     again.see()
     again.until(lambda: not holder(server))
@@ -140,8 +140,8 @@ def test_while_the_api_server_is_away_it_waits_and_says_so(server: ApiServer, tm
     run = Run(server, tmp_path / "one", "one")
     server.go_away()
     run.want()
-    run.until(lambda: bool(run.voice.permission().why))
-    assert "the request for a permit failed" in run.voice.permission().why
+    run.until(lambda: bool(run.client.permission().why))
+    assert "the request for a permit failed" in run.client.permission().why
     assert not run.granted()
     server.come_back()
     run.until(run.granted)
@@ -152,9 +152,9 @@ def test_an_end_that_cannot_be_told_is_why_nothing_begins(server: ApiServer, tmp
     run.want()
     run.until(run.granted)
     server.go_away()
-    run.voice.ended(WorkResult(WORK, False, "the relay does not answer"))
+    run.client.report_result(WorkResult(WORK, False, "the relay does not answer"))
     run.want(PlannedWork("two", begins=True))
-    run.until(lambda: "the request for a permit failed" in run.voice.permission().why)
+    run.until(lambda: "the request for a permit failed" in run.client.permission().why)
     server.come_back()
     run.until(run.granted)
 
@@ -164,7 +164,7 @@ def test_a_pause_is_seen_before_anything_begins(server: ApiServer, tmp_path: Pat
     server.put(THE_FLEET, lease)
     run = Run(server, tmp_path / "one", "one")
     run.want()
-    run.until(lambda: run.voice.permission().why == "the rollout is paused: we look")
+    run.until(lambda: run.client.permission().why == "the rollout is paused: we look")
     assert not run.granted()
     assert not holder(server)
 
@@ -179,5 +179,5 @@ def test_many_large_nodes_with_the_label_are_no_reason_to_wait(server: ApiServer
     server.node["metadata"]["labels"][RING] = CANARY
     run = Run(server, tmp_path / "one", "one")
     run.want()
-    run.until(lambda: run.granted() or bool(run.voice.permission().why))
-    assert run.granted(), run.voice.permission().why
+    run.until(lambda: run.granted() or bool(run.client.permission().why))
+    assert run.granted(), run.client.permission().why

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from installer.cluster.child import talk_with
 from installer.cluster.kubeapi import Answer
-from installer.cluster.node_word import Statement, remember
-from installer.cluster.talk import Heard, Talk
+from installer.cluster.node_status import NodeStatus, extract_ours
+from installer.cluster.sync import SyncReply, SyncRequest
+from installer.cluster.sync_child import sync_with
 from installer.host.files import RootedFiles
 from installer.model.daemon import Phase
 from installer.model.hold import PAUSE_ANNOTATION
@@ -29,7 +29,7 @@ def begun(path: Path, *, annotate: bool = True, said: Any = SAID) -> Scene:
     """A daemon that has started, and has looked at its Node."""
     path.mkdir()
     scene = Scene(RootedFiles(path), annotate=annotate)
-    scene.begin(answer(said=said, parts=SEEN))
+    scene.begin(answer(known=said, parts=SEEN))
     scene.heartbeat(answer())
     return scene
 
@@ -47,7 +47,7 @@ def test_a_node_that_waits_for_long_says_so_and_needs_no_event_for_it(tmp_path: 
     wait(scene)
     assert scene.loop.fire() == pytest.approx(10)
     request = scene.children[-1].request
-    assert (says(request).status["state"], request.events, request.look) == ("waiting", (), False)
+    assert (says(request).status["state"], request.events, request.read_node) == ("waiting", (), False)
 
 
 @rule("R13")
@@ -111,11 +111,11 @@ def test_a_long_start_is_said(tmp_path: Path) -> None:
 def test_a_node_that_said_it_waits_says_that_it_works_with_the_look_before_the_pass(tmp_path: Path) -> None:
     scene = begun(tmp_path / "one")
     wait(scene)
-    scene.heartbeat(answer(parts=TOLD, said=SAID))
+    scene.heartbeat(answer(parts=TOLD, known=SAID))
     scene.loop.now += 30
     scene.report(state(Phase.STARTING))
     scene.ask()
-    order = scene.heartbeat(answer(paused=False, parts=TOLD, said=SAID))
+    order = scene.heartbeat(answer(paused=False, parts=TOLD, known=SAID))
     assert says(order).status["state"] == "starting"
     assert scene.is_fresh()
 
@@ -125,13 +125,13 @@ def test_what_did_not_come_through_is_not_believed_to_be_known(tmp_path: Path) -
     scene = begun(tmp_path / "one")
     scene.report(state(Phase.CONVERGED))
     denied = {**TOLD, "condition": ("denied", "403: Forbidden")}
-    assert scene.heartbeat(answer(sent=1, parts=denied)).said == SAID
+    assert scene.heartbeat(answer(sent=1, parts=denied)).known == SAID
     scene.ask()
-    request = scene.heartbeat(answer(said=SAID, parts=denied))
-    assert (dict(request.said), request.look) == ({}, True)
+    request = scene.heartbeat(answer(known=SAID, parts=denied))
+    assert (dict(request.known), request.read_node) == ({}, True)
     scene.loop.now += 60
     scene.ask()
-    assert dict(scene.heartbeat(answer(said=SAID, parts=denied)).said) == {}
+    assert dict(scene.heartbeat(answer(known=SAID, parts=denied)).known) == {}
 
 
 # -- in how few requests ------------------------------------------------------------------------
@@ -153,11 +153,13 @@ class Node:
             return Answer(403, {}, "403: Forbidden")
         return self.store.call(method, path, body)
 
-    def tell(self, known: Any = None, *, look: bool = False) -> Heard:
-        statement = Statement({"state": "converged", "generation": "ab12"}, serves=True)
+    def tell(self, known: Any = None, *, read_node: bool = False) -> SyncReply:
+        statement = NodeStatus({"state": "converged", "generation": "ab12"}, serves=True)
         self.store.requests.clear()
-        order = Talk(replace(CONTEXT, annotate=True), look=look, say=statement, said=known or {})
-        return talk_with(self, order)
+        order = SyncRequest(
+            replace(CONTEXT, annotate=True), read_node=read_node, status=statement, known=known or {}
+        )
+        return sync_with(self, order)
 
     @property
     def requests(self) -> list[str]:
@@ -171,7 +173,7 @@ class Node:
 @rule("R13")
 def test_a_word_is_one_request_whose_answer_is_a_look() -> None:
     node = Node(annotations={PAUSE_ANNOTATION: "a person looks"})
-    told = node.tell(remember(node.body), look=True)
+    told = node.tell(extract_ours(node.body), read_node=True)
     assert node.requests == ["PATCH status"]
     assert told.node
     assert (told.node.paused, told.node.ready, told.node.uid) == (True, True, "n")
@@ -180,12 +182,12 @@ def test_a_word_is_one_request_whose_answer_is_a_look() -> None:
     )
     assert node.body["metadata"]["labels"][READY_LABEL] == "true"
     assert [each["type"] for each in node.body["status"]["conditions"]] == ["Ready", READY_CONDITION]
-    assert told.said == remember(node.body)
+    assert told.known == extract_ours(node.body)
 
 
 def test_a_word_that_the_node_says_already_is_none() -> None:
     node = Node()
-    said = node.tell(look=True).said
+    said = node.tell(read_node=True).known
     assert node.requests == [f"GET {CONTEXT.node}", "PATCH status"]
     node.tell(said)
     assert node.requests == []
@@ -193,9 +195,9 @@ def test_a_word_that_the_node_says_already_is_none() -> None:
 
 def test_what_others_have_changed_is_put_right_with_the_next_look() -> None:
     node = Node()
-    said = node.tell(look=True).said
+    said = node.tell(read_node=True).known
     del node.body["metadata"]["annotations"][STATUS]
-    node.tell(said, look=True)
+    node.tell(said, read_node=True)
     assert node.requests == [f"GET {CONTEXT.node}", "PATCH status"]
     assert STATUS in node.body["metadata"]["annotations"]
 
@@ -203,7 +205,7 @@ def test_what_others_have_changed_is_put_right_with_the_next_look() -> None:
 def test_the_startup_taint_goes_by_the_version_that_the_answer_has() -> None:
     ours, theirs = {"key": NOT_READY_TAINT, "effect": "NoSchedule"}, {"key": "theirs", "effect": "NoSchedule"}
     node = Node(ours, theirs)
-    known = remember(node.body)
+    known = extract_ours(node.body)
     assert node.tell(known).parts["annotation"] == ("ok", "")
     assert node.requests == ["PATCH status", f"PATCH {CONTEXT.node}"]
     assert node.body["spec"]["taints"] == [theirs]
@@ -212,6 +214,6 @@ def test_the_startup_taint_goes_by_the_version_that_the_answer_has() -> None:
 def test_a_node_whose_status_may_not_be_written_is_annotated_all_the_same() -> None:
     node = Node()
     node.refused = ("PATCH", f"{CONTEXT.node_path}/status")
-    told = node.tell(look=True)
+    told = node.tell(read_node=True)
     assert (told.parts["condition"][0], told.parts["annotation"][0]) == ("denied", "ok")
     assert STATUS in node.body["metadata"]["annotations"]

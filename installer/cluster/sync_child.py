@@ -1,8 +1,8 @@
-"""What the process of one talk with the API server does: the requests, the most important first, for the time
-may not suffice for all.
+"""The process of one sync with the API server: its requests, the most important first, because time may run
+out.
 
-No part hinders another: each has its own result. What an RBAC role has to allow for them is DaemonSet get,
-Node get (and patch of it and its status), Event create, and in a fleet Leases.
+No part hinders another: each has its own result. The RBAC role has to allow: get a DaemonSet, get a Node (and
+patch it and its status), create Events, and in a fleet Leases.
 """
 
 from __future__ import annotations
@@ -14,106 +14,106 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from installer.cluster.ask import Ask
 from installer.cluster.decommission import Decommission, decide
 from installer.cluster.kubeapi import Answer, Api, KubeApi
 from installer.cluster.leases import CANARY, RING
-from installer.cluster.node_word import (
+from installer.cluster.node_status import (
     EVENTS_PATH,
-    Statement,
+    NodeStatus,
     build_event,
     build_node_patch,
-    build_word_patch,
+    build_status_patch,
+    extract_ours,
     is_paused,
-    remember,
 )
-from installer.cluster.talk import End, Heard, NodeFacts, Result, Talk
+from installer.cluster.rollout_client import RolloutClient
+from installer.cluster.sync import NodeFacts, Result, SyncReply, SyncRequest, WorkEnd
 from installer.errors import InvalidInputError
-from installer.model.fleet import FleetAnswer
+from installer.model.fleet import PermitAnswer
 from installer.model.jsontext import from_json, to_json
 
-_NONE, _TOO_MANY = 404, 429
+_NOT_FOUND, _CONFLICT, _TOO_MANY = 404, 409, 429
 _CACHED = "?resourceVersion=0"
-"""From the API server's own memory, not from etcd (Kubernetes API concepts, "Resource versions"): the looks
-of a fleet must not be felt. May be a moment old."""
+"""From the API server's cache, not from etcd (Kubernetes API concepts, "Resource versions"), so that a fleet
+does not burden it. May be a moment old."""
 
 _OK: Result = ("ok", "")
 
 
-def parse_talk(text: str) -> Talk:
+def parse_request(text: str) -> SyncRequest:
     """Raises InvalidInputError."""
     try:
-        return from_json(Talk, text)
+        return from_json(SyncRequest, text)
     except ValueError as error:
         raise InvalidInputError([f"the request is not one of the daemon's: {error}"]) from None
 
 
-def talk(text: str) -> str:
-    """A Talk in, what was Heard out. Raises InvalidInputError where the daemon did not ask."""
-    order = parse_talk(text)
-    context, deadline = order.context, time.monotonic() + order.seconds
+def sync(text: str) -> str:
+    """Carry out a SyncRequest, and return the SyncReply. Raises InvalidInputError for any other text."""
+    request = parse_request(text)
+    context, deadline = request.context, time.monotonic() + request.seconds
     api = KubeApi(context.host, context.port, Path(context.account), deadline)
     try:
-        return to_json(talk_with(api, order))
+        return to_json(sync_with(api, request))
     finally:
         api.close()
 
 
-def talk_with(api: Api, order: Talk, clock: Callable[[], float] = time.time) -> Heard:
-    """`clock` is the time of the epoch where the server does not say it."""
-    return _Child(api, order, clock).run()
+def sync_with(api: Api, request: SyncRequest, clock: Callable[[], float] = time.time) -> SyncReply:
+    """`clock` is the time of the epoch if the server does not send it."""
+    return _Sync(api, request, clock).run()
 
 
-class _Child:
-    def __init__(self, api: Api, order: Talk, clock: Callable[[], float]) -> None:
-        self._api, self._order, self._clock = api, order, clock
-        self._context = order.context
+class _Sync:
+    def __init__(self, api: Api, request: SyncRequest, clock: Callable[[], float]) -> None:
+        self._api, self._request, self._clock = api, request, clock
+        self._context = request.context
         self._parts: dict[str, Result] = {}
         self._sent = 0
-        self._busy: Answer | None = None
+        self._refusal: Answer | None = None
         self._wait = 0.0
 
-    def run(self) -> Heard:
-        order = self._order
-        says = order.say if self._context.annotate else None
-        node = self._say_from_memory(says) if says and order.said else None
-        node = self._look() if node is None and order.look else node
-        permit = self._ask(order.end or End()) if order.begin or order.end else None
-        if order.events:
+    def run(self) -> SyncReply:
+        request = self._request
+        status = request.status if self._context.annotate else None
+        node = self._write_from_memory(status) if status and request.known else None
+        node = self._read_node() if node is None and request.read_node else node
+        permit = self._ask_fleet(request.end or WorkEnd()) if request.begin or request.end else None
+        if request.events:
             self._parts["events"] = self._send_events()
-        if says and node is not None and node.ok and "condition" not in self._parts:
-            node = self._say(says, node)
+        if status and node is not None and node.ok and "condition" not in self._parts:
+            node = self._write(status, node)
         known = node is not None and node.ok and node.body.get("kind") == "Node"
-        return Heard(
+        return SyncReply(
             self._parts,
             _facts_of(node, known) if node is not None else None,
-            remember(node.body) if node is not None and known else None,
+            extract_ours(node.body) if node is not None and known else None,
             self._sent,
             self._wait,
             permit,
-            self._find_evidence() if order.evidence else None,
+            self._find_evidence() if request.evidence else None,
         )
 
     def call(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Answer:
-        """A server that wants to be left alone is asked for nothing more."""
-        if self._busy is not None:
-            return self._busy
+        """A server that asks for a pause gets no further request."""
+        if self._refusal is not None:
+            return self._refusal
         answer = self._api.call(method, path, body)
         if answer.retry_after > 0 or answer.code == _TOO_MANY:
-            self._busy, self._wait = answer, answer.retry_after
+            self._refusal, self._wait = answer, answer.retry_after
         return answer
 
-    def _look(self) -> Answer:
-        node = self.call("GET", self._context.node_path + ("" if self._order.is_first else _CACHED))
+    def _read_node(self) -> Answer:
+        node = self.call("GET", self._context.node_path + ("" if self._request.is_first else _CACHED))
         self._parts["node"] = _result(node)
         return node
 
     # -- of a fleet -------------------------------------------------------------------------------
 
-    def _ask(self, end: End) -> FleetAnswer:
-        """Whether work may begin; else how it has come to its end."""
-        ask = Ask(self._order, self, self._clock, random.random)
-        answer = ask.begin(self._order.begin) if self._order.begin else ask.end(end)
+    def _ask_fleet(self, end: WorkEnd) -> PermitAnswer:
+        """Ask for a permit, or else report how work has ended."""
+        client = RolloutClient(self._request, self, self._clock, random.random)
+        answer = client.begin(self._request.begin) if self._request.begin else client.end(end)
         if answer.tripped:
             message = f"{answer.tripped}; no other node begins it"
             event = {"type": "Warning", "reason": "RolloutStopped", "message": message, "time": self._clock()}
@@ -134,40 +134,40 @@ class _Child:
 
     # -- what it writes ----------------------------------------------------------------------------
 
-    def _say_from_memory(self, says: Statement) -> Answer | None:
-        """What differs from what the Node has said before is written without a look; the answer is one. None
-        if there is nothing to say, or if it did not come through."""
-        answer = self._write_word(says, self._order.said)
+    def _write_from_memory(self, status: NodeStatus) -> Answer | None:
+        """Write what differs from what the Node last said, without reading it: the answer shows it. None if
+        nothing differs, or if the write failed."""
+        answer = self._patch_status(status, self._request.known)
         if answer is None:
             return None
         if not answer.ok:
             self._parts["annotation"] = self._parts["condition"] = _result(answer)
             return None
         self._parts["node"] = _OK
-        return self._say(says, answer)
+        return self._write(status, answer)
 
-    def _say(self, says: Statement, node: Answer) -> Answer:
-        """Writes what the Node is to say in one request, and the rest (the taint; all but the condition,
-        where it may not write the status) in another one. Returns the Node as it is then."""
-        answer = self._write_word(says, node.body)
+    def _write(self, status: NodeStatus, node: Answer) -> Answer:
+        """Write the Node's status in one request, and the rest in another: the taint, and if the status is
+        denied to us, also annotations and labels. Return the Node as it is then."""
+        answer = self._patch_status(status, node.body)
         self._parts["condition"] = _OK if answer is None else _result(answer)
         node = answer if answer is not None and answer.ok else node
-        self._parts["annotation"] = self._annotate(says, node)
+        self._parts["annotation"] = self._patch_node(status, node)
         return node
 
-    def _write_word(self, says: Statement, node: Mapping[str, Any]) -> Answer | None:
+    def _patch_status(self, status: NodeStatus, node: Mapping[str, Any]) -> Answer | None:
         """None if the Node says it already."""
-        patch = build_word_patch(node, says.status, says.serves, says.failure, datetime.now(UTC))
+        patch = build_status_patch(node, status, datetime.now(UTC))
         return None if patch is None else self.call("PATCH", f"{self._context.node_path}/status", patch)
 
-    def _annotate(self, says: Statement, node: Answer) -> Result:
-        """What rests on an old version of the Node is done again with the present one, once."""
+    def _patch_node(self, status: NodeStatus, node: Answer) -> Result:
+        """A patch that rests on an old version of the Node is made again from the present one, once."""
         for _ in range(2):
-            patch = build_node_patch(node.body, says.status, says.serves, says.failure)
+            patch = build_node_patch(node.body, status)
             if patch is None:
                 return _OK
             answer = self.call("PATCH", self._context.node_path, patch)
-            if answer.code != 409:
+            if answer.code != _CONFLICT:
                 return _result(answer)
             node = self.call("GET", self._context.node_path)
             if not node.ok:
@@ -175,9 +175,9 @@ class _Child:
         return _result(answer)
 
     def _send_events(self) -> Result:
-        """In order. One whose content the server refuses is not sent again."""
+        """Send them in order. An Event whose content the server refuses is not sent again."""
         result = _OK
-        for event in self._order.events:
+        for event in self._request.events:
             answer = self.call("POST", EVENTS_PATH, build_event(self._context, event))
             result = _result(answer)
             if not answer.ok and answer.code not in (400, 422):
@@ -191,7 +191,7 @@ def _facts_of(node: Answer, known: bool) -> NodeFacts:
     conditions = (status.get("conditions") if isinstance(status, dict) else None) or []
     return NodeFacts(
         uid=str(node.metadata.get("uid", "")) if node.ok else "",
-        hidden=node.denied or node.code == _NONE,
+        hidden=node.denied or node.code == _NOT_FOUND,
         canary=isinstance(labels, dict) and labels.get(RING) == CANARY,
         ready=any(each.get("type") == "Ready" and each.get("status") == "True" for each in conditions),
         paused=is_paused(node.metadata) if known else None,

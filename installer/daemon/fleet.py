@@ -19,23 +19,23 @@ _LEAVE_SECONDS, _LEAVE_SPREAD = 60.0, 120.0  # for a permit; 600 s are all that 
 LEAVE = PlannedWork(REMOVAL, removes=True)
 
 
-def tell_cluster(cluster: Cluster, policy: Policy, decision: Decision, snapshot: PollSnapshot) -> None:
+def report_state(cluster: Cluster, policy: Policy, decision: Decision, snapshot: PollSnapshot) -> None:
     """How the node is, and for which work it waits. A daemon that changes nothing asks for nothing. An
     earlier one may be at work with the permit until a pass of this one has had the host's lock."""
-    stands_back = snapshot.paused or snapshot.superseded
+    is_excused = snapshot.paused or snapshot.superseded
     busy = policy.working is not Action.NOTHING or not policy.had_lock
-    work, rules = None if stands_back else decision.wants, policy.configuration.rules
-    cluster.saw(policy.state, work, rules, busy=busy, looks=decision.read_node)
+    work, rules = None if is_excused else decision.wants, policy.configuration.rules
+    cluster.update(policy.state, work, rules, busy=busy, read_node=decision.read_node)
 
 
-def tell_fleet(cluster: Cluster, policy: Policy, action: Action, outcome: Outcome) -> None:
+def report_end(cluster: Cluster, policy: Policy, action: Action, outcome: Outcome) -> None:
     """How a child has ended, before the policy knows of it."""
     permitted, begun = policy.permitted, cluster.permission().begun
     known_bad = begun is not None and outcome.remembered and outcome.fleet_generation == begun.generation
     if policy.is_following or (permitted is None and known_bad):
         permitted = begun  # by an earlier daemon, and its end was not told
     if (result := build_result(action, outcome, permitted)) is not None:
-        cluster.ended(result)
+        cluster.report_result(result)
 
 
 def leave_seconds(files: Files) -> float:
@@ -46,11 +46,11 @@ def leave_seconds(files: Files) -> float:
     return _LEAVE_SECONDS
 
 
-def may_leave(cluster: Cluster, policy: Policy, snapshot: PollSnapshot) -> bool:
+def may_remove(cluster: Cluster, policy: Policy, snapshot: PollSnapshot) -> bool:
     """Whether the removal of this node may begin now; it is asked for, unless it needs no restart."""
     may = not snapshot.on_relay or cluster.permission().allows(LEAVE)
     rules = policy.configuration.rules
-    cluster.saw(policy.state, None if may else LEAVE, rules, busy=may, looks=False)
+    cluster.update(policy.state, None if may else LEAVE, rules, busy=may, read_node=False)
     return may
 
 

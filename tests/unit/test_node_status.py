@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from installer.cluster.node_word import build_node_patch, build_word_patch, remember
+from installer.cluster.node_status import NodeStatus, build_node_patch, build_status_patch, extract_ours
 from installer.model.names import LAST_FAILURE, NOT_READY_TAINT, READY_CONDITION, READY_LABEL, STATUS
 from tests.lib.rules import rule
 from tests.lib.throwaway.apiserver import merge, merge_conditions
@@ -26,7 +26,7 @@ NODE: dict[str, Any] = {
 
 
 def test_a_node_that_is_served_says_so_and_takes_the_pods_that_waited() -> None:
-    patch = build_node_patch(NODE, SAID, True, FAILURE)
+    patch = build_node_patch(NODE, NodeStatus(SAID, True, FAILURE))
     assert patch is not None
     annotations = patch["metadata"].pop("annotations")
     assert patch == {
@@ -39,11 +39,13 @@ def test_a_node_that_is_served_says_so_and_takes_the_pods_that_waited() -> None:
 
 
 def test_what_is_said_already_is_not_said_again() -> None:
-    patch = build_node_patch(NODE, SAID, True, FAILURE)
+    patch = build_node_patch(NODE, NodeStatus(SAID, True, FAILURE))
     after = merge(NODE, patch)
-    assert build_node_patch(after, SAID, True, FAILURE) is None
-    assert build_node_patch(after, SAID, None, {}) is None
-    assert build_node_patch(after, SAID, False, {}) == {"metadata": {"labels": {READY_LABEL: "false"}}}
+    assert build_node_patch(after, NodeStatus(SAID, True, FAILURE)) is None
+    assert build_node_patch(after, NodeStatus(SAID, None, {})) is None
+    assert build_node_patch(after, NodeStatus(SAID, False, {})) == {
+        "metadata": {"labels": {READY_LABEL: "false"}}
+    }
 
 
 @pytest.mark.parametrize(
@@ -60,7 +62,7 @@ def test_a_daemon_that_has_changed_nothing_keeps_the_time_of_the_last_change(
     before: str, now: str, says: str
 ) -> None:
     node = {**NODE, "metadata": {"annotations": {STATUS: before}}}
-    patch = build_node_patch(node, {**SAID, "changed": now}, None, {})
+    patch = build_node_patch(node, NodeStatus({**SAID, "changed": now}, None, {}))
     assert patch is not None
     assert json.loads(patch["metadata"]["annotations"][STATUS])["changed"] == says
 
@@ -83,7 +85,7 @@ def test_a_daemon_that_has_changed_nothing_keeps_the_time_of_the_last_change(
 def test_the_condition_says_what_is_installed_and_what_is_asked_for(
     status: dict[str, str], serves: bool, message: str
 ) -> None:
-    patch = build_word_patch(NODE, status, serves, {}, NOON)
+    patch = build_status_patch(NODE, NodeStatus(status, serves, {}), NOON)
     assert patch is not None
     (condition,) = patch["status"]["conditions"]
     assert (condition["status"], condition["message"]) == (str(serves), message)
@@ -91,23 +93,23 @@ def test_the_condition_says_what_is_installed_and_what_is_asked_for(
 
 def test_a_node_that_is_not_served_keeps_the_taint() -> None:
     for serves in (False, None):
-        patch = build_node_patch(NODE, {**SAID, "state": "failed"}, serves, FAILURE)
+        patch = build_node_patch(NODE, NodeStatus({**SAID, "state": "failed"}, serves, FAILURE))
         assert patch is not None
         assert "spec" not in patch
 
 
 def test_after_a_removal_only_its_word_is_left() -> None:
-    before = merge(NODE, build_node_patch(NODE, SAID, True, FAILURE))
+    before = merge(NODE, build_node_patch(NODE, NodeStatus(SAID, True, FAILURE)))
     removed = {**SAID, "state": "removed", "generation": ""}
-    after = merge(before, build_node_patch(before, removed, False, FAILURE))
+    after = merge(before, build_node_patch(before, NodeStatus(removed, False, FAILURE)))
     assert after["metadata"]["labels"] == {"os": "linux"}
     assert set(after["metadata"]["annotations"]) == {"a", STATUS}
-    assert build_node_patch(after, removed, False, FAILURE) is None
+    assert build_node_patch(after, NodeStatus(removed, False, FAILURE)) is None
 
 
 def told(node: dict[str, Any], said: dict[str, str]) -> dict[str, Any]:
     """A Node that is served, with its word, as the API server writes a status."""
-    patch = build_word_patch(node, said, True, FAILURE, NOON)
+    patch = build_status_patch(node, NodeStatus(said, True, FAILURE), NOON)
     assert patch is not None
     there = node["status"]["conditions"]
     conditions = merge_conditions(there, patch.get("status", {}).get("conditions", []))
@@ -121,8 +123,8 @@ def test_all_but_the_taint_is_one_word() -> None:
     assert json.loads(after["metadata"]["annotations"][LAST_FAILURE]) == FAILURE
     assert after["metadata"]["labels"][READY_LABEL] == "true"
     assert [each["type"] for each in after["status"]["conditions"]] == ["Ready", READY_CONDITION]
-    assert build_word_patch(after, SAID, True, FAILURE, NOON) is None
-    assert build_node_patch(after, SAID, True, FAILURE) == {
+    assert build_status_patch(after, NodeStatus(SAID, True, FAILURE), NOON) is None
+    assert build_node_patch(after, NodeStatus(SAID, True, FAILURE)) == {
         "metadata": {"resourceVersion": "7"},
         "spec": {"taints": [THEIRS]},
     }
@@ -131,14 +133,14 @@ def test_all_but_the_taint_is_one_word() -> None:
 def test_the_next_word_needs_no_look_at_the_node() -> None:
     """What is remembered of it gives the same patch; it has nothing of others."""
     after = told(NODE, {**SAID, "changed": "2026-01-01T00:00:00Z"})
-    kept = remember(after)
+    kept = extract_ours(after)
     assert "linux" not in json.dumps(kept)
     assert kept["metadata"]["labels"] == {READY_LABEL: "true"}
     assert set(kept["metadata"]["annotations"]) == {STATUS, LAST_FAILURE}
     for next_said in ({**SAID, "state": "unwell", "changed": ""}, {**SAID, "state": "removed"}):
         for serves in (True, False, None):
-            word = build_word_patch(kept, next_said, serves, {}, NOON)
-            assert word == build_word_patch(after, next_said, serves, {}, NOON)
+            word = build_status_patch(kept, NodeStatus(next_said, serves, {}), NOON)
+            assert word == build_status_patch(after, NodeStatus(next_said, serves, {}), NOON)
             assert word is not None
 
 
@@ -148,7 +150,7 @@ def with_condition(**values: str) -> dict[str, Any]:
 
 
 def conditions(node: dict[str, Any], status: dict[str, str], serves: bool | None) -> Any:
-    patch = build_word_patch(node, status, serves, {}, NOON)
+    patch = build_status_patch(node, NodeStatus(status, serves, {}), NOON)
     assert patch is not None
     return patch.get("status")
 
@@ -180,8 +182,8 @@ def test_a_condition_goes_with_the_installation_and_is_not_guessed() -> None:
 def test_what_others_have_filled_up_is_not_remembered_whole_and_is_replaced() -> None:
     """What is remembered goes on a command line, whose arguments have 128 KiB."""
     filled = {"metadata": {**NODE["metadata"], "annotations": {STATUS: "x" * 250_000}}}
-    known = remember(filled)
+    known = extract_ours(filled)
     assert len(json.dumps(known)) < 20_000
-    patch = build_word_patch(known, SAID, True, {}, NOON)
+    patch = build_status_patch(known, NodeStatus(SAID, True, {}), NOON)
     assert patch is not None
     assert json.loads(patch["metadata"]["annotations"][STATUS]) == SAID

@@ -1,0 +1,322 @@
+"""What the installer writes about a node: on its Node (annotations, labels, condition, taint) and in Events.
+Pure.
+
+`Report` follows the daemon: what the Node is to say, and which Events are due. The functions below it make
+the objects. Every patch is None if the Node says all of it already: each controller of a cluster reads Nodes.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import Any
+
+import installer
+from installer.cluster.pod_context import PROGRAM, PodContext
+from installer.model.daemon import DaemonState, Phase
+from installer.model.hold import PAUSE_ANNOTATION
+from installer.model.instant import plain_time
+from installer.model.names import (
+    LAST_FAILURE,
+    NOT_READY_TAINT,
+    READY_CONDITION,
+    READY_LABEL,
+    STATUS,
+    SUCCESSOR_LABEL,
+    Mode,
+)
+
+EVENTS_PATH = "/api/v1/namespaces/default/events"
+EVENTS = {
+    Phase.CONVERGED: ("Normal", "Converged"),
+    Phase.REMOVED: ("Normal", "Removed"),
+    Phase.UNWELL: ("Warning", "Unwell"),
+    Phase.FAILED: ("Warning", "RepairFailed"),
+    Phase.REFUSED: ("Warning", "Refused"),
+    Phase.HELD: ("Warning", "HoldSet"),
+    Phase.LIMITED: ("Warning", "RestartLimitReached"),
+    Phase.PAUSED: ("Normal", "Paused"),
+    Phase.YIELDED: ("Normal", "HandedOver"),
+}
+"""Phase -> type and reason of the Event. Waiting for a permit has none. Nor have phases of a single pass: a
+host whose every repair fails would have two Events for each attempt."""
+
+_REASONED = (Phase.FAILED, Phase.REFUSED, Phase.CONVERGED)  # another reason is another Event
+_TRANSIENT = (Phase.STARTING, Phase.WAITING)  # usually over before they are worth a write
+_NOT_AS_WANTED = (Phase.STARTING, Phase.WAITING, Phase.FAILED, Phase.REFUSED, Phase.LIMITED, Phase.HELD)
+REASON_CHARACTERS = 1024  # one argument of a process has at most 128 KiB (execve(2))
+_REASON_BYTES = 1024  # in an annotation (those of a Node share 256 KiB), or in an Event's note
+_VALUE_CHARACTERS = 16_384  # of what goes on a command line. What is longer is not ours, and is replaced
+
+Node = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class NodeStatus:
+    """What the Node is to say: the daemon's state (`status`), whether cri-resmgr serves the node (None: not
+    known), and the last failure of this daemon, empty if there was none."""
+
+    status: Mapping[str, str] = field(default_factory=dict)
+    serves: bool | None = None
+    failure: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def is_removed(self) -> bool:
+        return self.status.get("state") == Phase.REMOVED.value
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What the daemon's states so far amount to. `node` has an empty status before the first one."""
+
+    node: NodeStatus = field(default_factory=NodeStatus)
+    last_event: tuple[object, ...] = ()  # what it was about
+    warned: bool = False  # by an Event, and no Event has said yet that it is over
+    waits: bool = False  # for a permit
+    failing: Mapping[str, str] = field(default_factory=dict)  # until it is over
+    changes: int = 0  # of the host, by this process
+    changed: str = ""  # when the last one was
+
+    @property
+    def is_lasting(self) -> bool:
+        """Whether the present state is worth a write of its own."""
+        return bool(self.node.status) and self.node.status["state"] not in _TRANSIENT
+
+    def observe(self, state: DaemonState, now: float) -> tuple[Report, Mapping[str, Any] | None]:
+        """Return the report with the daemon's present state, at this time of the epoch, and the Event that is
+        due."""
+        phase, report = state.phase, self._with_node(state, now)
+        if phase is Phase.CONVERGING or (phase is Phase.WAITING and not self.waits):
+            report = replace(report, last_event=())  # what follows is news, even if it is the same as before
+        about = (phase, state.hold, (state.reason if phase in _REASONED else "") or _describe_policy(state))
+        if phase not in EVENTS or about == report.last_event:
+            return report, None
+        kind, reason = EVENTS[phase]
+        if phase is Phase.CONVERGED and state.reason:
+            kind, reason = "Warning", "Unplaced"
+        warns = kind == "Warning"
+        good = not warns and phase in (Phase.CONVERGED, Phase.REMOVED)
+        report = replace(report, last_event=about, warned=warns or (self.warned and not good))
+        if good and not self.warned:
+            return report, None  # the Node and its pod say it
+        return report, {"type": kind, "reason": reason, "message": _describe(state), "time": now}
+
+    def _with_node(self, state: DaemonState, now: float) -> Report:
+        """A failure that recurs keeps the time of its first occurrence."""
+        phase, node = state.phase, self.node
+        is_known = phase is not Phase.STARTING or bool(state.installed.generation)
+        serves = state.serves if is_known else node.serves
+        changed = plain_time(now) if state.changes > self.changes else self.changed
+        failing, failure = self.failing, node.failure
+        if EVENTS.get(phase, ("", ""))[0] == "Warning":
+            failing = {"state": phase.value, "reason": state.reason[:REASON_CHARACTERS]}
+            if failing != self.failing:
+                failure = {"time": plain_time(now), **failing}
+        elif phase in (Phase.CONVERGED, Phase.REMOVED):
+            failing = {}
+        return replace(
+            self,
+            node=NodeStatus(_build_status(state, changed), serves, failure),
+            waits=phase is Phase.WAITING,
+            failing=failing,
+            changes=max(self.changes, state.changes),
+            changed=changed,
+        )
+
+
+def _build_status(state: DaemonState, changed: str) -> dict[str, str]:
+    is_left = state.phase is Phase.REMOVED and state.successor
+    return {
+        "version": installer.__version__,
+        "state": state.phase.value,
+        "reason": state.reason[:REASON_CHARACTERS],
+        "ready": str(state.serves).lower(),
+        "generation": state.installed.generation,
+        "wanted": state.wanted,
+        "policy": state.installed.policy,
+        "policySource": state.installed.policy_source,
+        "hold": state.hold[:REASON_CHARACTERS],
+        "changed": changed,  # empty if this process has changed nothing: the Node keeps what it says
+    } | ({"successor": state.successor} if is_left else {})
+
+
+def _describe(state: DaemonState) -> str:
+    """Return the message of the Event."""
+    text = {
+        Phase.CONVERGED: f"cri-resmgr runs between kubelet and the runtime{_describe_policy(state)}",
+        Phase.REMOVED: "cri-resmgr and all files of its installation are removed",
+        Phase.PAUSED: "paused: nothing is changed on this node",
+    }.get(state.phase, "")
+    if state.phase is Phase.YIELDED and state.mode is Mode.INSTALL:
+        text = "a newer installer has taken over this node"
+    message = ": ".join(part for part in (text, state.reason) if part) or state.phase.value
+    return message[:REASON_CHARACTERS]
+
+
+def _describe_policy(state: DaemonState) -> str:
+    found = state.installed
+    return f", with the policy {found.policy} from {found.policy_source}" if found.policy else ""
+
+
+# -- objects --------------------------------------------------------------------------------------
+
+
+def build_status_patch(node: Node, wanted: NodeStatus, now: datetime) -> dict[str, Any] | None:
+    """Build a strategic merge patch of the status of the Node that was read: annotations, labels, and one
+    condition beside kubelet's; the taint is not part of it. After a removal only the annotation that says so
+    stays, and the label for the successor, if one is to come.
+
+    Whoever may write a Node's status may write annotations and labels with it, as kubelet does
+    (PatchNodeStatus of k8s.io/component-helpers/node/util: "some component does use this to update node
+    annotations"; nodeStatusStrategy of the API server resets the spec alone).
+    """
+    changes = _metadata_changes(node, wanted)
+    conditions = _condition_changes(node, wanted, now)
+    patch: dict[str, Any] = {"metadata": changes} if changes else {}
+    return patch | ({"status": {"conditions": conditions}} if conditions else {}) or None
+
+
+def build_node_patch(node: Node, wanted: NodeStatus) -> dict[str, Any] | None:
+    """Build a merge patch (RFC 7386) of the whole Node that was read: the startup taint, and whatever of
+    annotations and labels the Node does not say yet.
+
+    Taints are one list for everybody: a patch of them has the version of the Node that it rests on, so that
+    no other taint is lost (409 then).
+    """
+    changes = _metadata_changes(node, wanted)
+    patch: dict[str, Any] = {"metadata": changes} if changes else {}
+    taints = _mapping(node, "spec").get("taints") or []
+    others = [taint for taint in taints if taint.get("key") != NOT_READY_TAINT]
+    if wanted.serves and others != taints:
+        patch["spec"] = {"taints": others}
+        patch["metadata"] = changes | {"resourceVersion": _mapping(node, "metadata").get("resourceVersion")}
+    return patch or None
+
+
+def extract_ours(node: Node) -> dict[str, Any]:
+    """Return what the Node says of us: enough for `build_status_patch` to build the next patch without
+    another look."""
+    metadata = _mapping(node, "metadata")
+    names = {"annotations": (STATUS, LAST_FAILURE), "labels": (READY_LABEL, SUCCESSOR_LABEL)}
+    ours = {
+        part: {
+            key: str(text)[:_VALUE_CHARACTERS]
+            for key, text in _mapping(metadata, part).items()
+            if key in wanted
+        }
+        for part, wanted in names.items()
+    }
+    return {"metadata": ours, "status": {"conditions": [found] if (found := _condition_of(node)) else []}}
+
+
+def _metadata_changes(node: Node, wanted: NodeStatus) -> dict[str, Any]:
+    """Return the annotations and labels that differ; None for one that goes."""
+    metadata, removed = _mapping(node, "metadata"), wanted.is_removed
+    status = _with_last_change(wanted.status, metadata)
+    annotations: dict[str, str | None] = {STATUS: _to_annotation(status)}
+    if removed or wanted.failure:
+        annotations[LAST_FAILURE] = None if removed else _to_annotation(wanted.failure)
+    labels: dict[str, str | None] = {}
+    if removed or wanted.serves is not None:
+        labels[READY_LABEL] = None if removed else str(wanted.serves).lower()
+        labels[SUCCESSOR_LABEL] = wanted.status.get("successor")
+    changes: dict[str, Any] = {}
+    for key, texts in (("annotations", annotations), ("labels", labels)):
+        there = _mapping(metadata, key)
+        if differing := {name: text for name, text in texts.items() if there.get(name) != text}:
+            changes[key] = differing
+    return changes
+
+
+def _condition_changes(node: Node, wanted: NodeStatus, now: datetime) -> list[dict[str, Any]]:
+    """Return our condition as a strategic merge patch changes it; nothing if the Node says it already."""
+    old, status = _condition_of(node), wanted.status
+    if wanted.is_removed:
+        return [{"type": READY_CONDITION, "$patch": "delete"}] if old else []
+    if wanted.serves is None:
+        return []
+    message = ": ".join(part for part in (_describe_installed(wanted), status.get("reason", "")) if part)
+    condition = {
+        "type": READY_CONDITION,
+        "status": str(wanted.serves),
+        "reason": status.get("state", "unknown").capitalize(),
+        "message": truncate(message, _REASON_BYTES),
+    }
+    if all(old.get(key) == value for key, value in condition.items()):
+        return []
+    when = plain_time(now.timestamp())
+    since = old.get("lastTransitionTime", when) if old.get("status") == condition["status"] else when
+    return [condition | {"lastHeartbeatTime": when, "lastTransitionTime": since}]
+
+
+def _describe_installed(wanted: NodeStatus) -> str:
+    """Name the generation that is there, and the one that is to be there if that is another."""
+    status, generation = wanted.status, wanted.status.get("generation")
+    there = "an earlier generation" if wanted.serves else "not installed"
+    there = f"generation {generation}" if generation else there
+    asked = status.get("wanted") if status.get("state") in _NOT_AS_WANTED else ""
+    return there + (f", asked for generation {asked[:12]}" if asked else "")
+
+
+def _condition_of(node: Node) -> Mapping[str, Any]:
+    found = _mapping(node, "status").get("conditions") or []
+    return next((each for each in found if each.get("type") == READY_CONDITION), {})
+
+
+def build_event(context: PodContext, what: Mapping[str, Any]) -> dict[str, Any]:
+    """Build an Event from `type` (Normal or Warning), `reason`, `message` and `time` (of the epoch).
+
+    It regards the node as kubelet's own Events do, with its name as UID, so that `kubectl describe node`
+    shows both (kubelet's `nodeRef`; Events of an object without namespace are in `default`).
+    """
+    when = plain_time(what["time"])
+    return {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {"generateName": f"{PROGRAM}-", "namespace": "default"},
+        "involvedObject": {"apiVersion": "v1", "kind": "Node", "name": context.node, "uid": context.node},
+        "type": what["type"],
+        "reason": what["reason"],
+        "message": truncate(what["message"], _REASON_BYTES),
+        "source": {"component": PROGRAM, "host": context.node},
+        "reportingComponent": PROGRAM,
+        "reportingInstance": truncate(context.pod or context.node, 128),
+        "firstTimestamp": when,
+        "lastTimestamp": when,
+        "count": 1,
+    }
+
+
+def is_paused(metadata: Mapping[str, Any]) -> bool:
+    """Whether the Node with this metadata has the pause annotation, with any value except "false"."""
+    annotations = _mapping(metadata, "annotations")
+    return PAUSE_ANNOTATION in annotations and str(annotations[PAUSE_ANNOTATION]) != "false"
+
+
+def truncate(text: str, limit: int) -> str:
+    """Return at most `limit` bytes of it; what was longer ends in three dots."""
+    raw = text.encode("utf-8", "replace")
+    return text if len(raw) <= limit else raw[: limit - 3].decode("utf-8", "ignore") + "..."
+
+
+def _with_last_change(status: Mapping[str, str], metadata: Mapping[str, Any]) -> Mapping[str, str]:
+    """Keep an earlier daemon's time of the last change if this one has changed nothing."""
+    if status.get("changed", "not stated"):
+        return status
+    try:
+        before = json.loads(_mapping(metadata, "annotations").get(STATUS) or "{}")
+        return {**status, "changed": str(before.get("changed", ""))}
+    except (ValueError, TypeError, AttributeError, RecursionError):  # edited by hand
+        return status
+
+
+def _to_annotation(values: Mapping[str, str]) -> str:
+    long = {key: truncate(values[key], _REASON_BYTES) for key in ("reason", "hold") if key in values}
+    return json.dumps({**values, **long}, separators=(",", ":"), ensure_ascii=False)
+
+
+def _mapping(values: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    found = values.get(key)
+    return found if isinstance(found, dict) else {}
