@@ -12,12 +12,13 @@ import pytest
 from tests.faults.hosts.misfortunes.case import Case, Reboot
 from tests.faults.hosts.misfortunes.stage import Stage
 from tests.faults.hosts.misfortunes.table import GROUPS
+from tests.host.node import BINARY
 from tests.lib.rules import rule
 
 pytestmark = pytest.mark.long
 
 REBOOTED = (
-    ("disk", "an immutable binary of ours", Reboot.AFTERWARDS),
+    ("disk", f"{BINARY} is immutable, install", Reboot.AFTERWARDS),
     ("bus", "the bus daemon is frozen in the middle of a job", Reboot.MEANWHILE),
 )
 PLAYED = [

@@ -14,42 +14,13 @@ from pathlib import Path
 from tests.lib.throwaway import real
 from tests.lib.throwaway.furnish import write
 from tests.lib.throwaway.host import ThrowawayHost
-from tests.lib.throwaway.standins import (
-    agent,
-    cri_cache,
-    cri_config,
-    cri_resmgr,
-    faults,
-    http2,
-    kubelet,
-    kubelet_api,
-    pods,
-    repinning,
-    runtime_link,
-    words,
-)
+from tests.lib.throwaway.standins import cri_resmgr, faults
 
 #: ELF's e_machine.
 MACHINES = {"x86_64": 62, "aarch64": 183}
 
 PYTHON = b"/usr/bin/python3"
 ITSELF = b"/proc/self/exe"
-
-#: What is in each archive; one of them is its program.
-PARTS = (
-    agent,
-    cri_cache,
-    cri_config,
-    cri_resmgr,
-    faults,
-    http2,
-    kubelet,
-    kubelet_api,
-    pods,
-    repinning,
-    runtime_link,
-    words,
-)
 
 PACKAGES = ("tests", "tests/lib", "tests/lib/throwaway", "tests/lib/throwaway/standins")
 
@@ -152,9 +123,8 @@ def build_archive(module: str, baked: Mapping[str, object], ballast_mib: int) ->
         add_module(archive, "__main__", f"from {module} import main\nmain()\n", Path(scratch))
         for package in PACKAGES:
             add_module(archive, f"{package}/__init__", "", Path(scratch))
-        for part in PARTS:
-            source = Path(str(part.__file__)).read_text()
-            add_module(archive, part.__name__.replace(".", "/"), source, Path(scratch))
+        for part in Path(str(faults.__file__)).parent.glob("[a-z]*.py"):
+            add_module(archive, f"{PACKAGES[-1]}/{part.stem}", part.read_text(), Path(scratch))
         archive.writestr(faults.MEMBER, json.dumps(dict(baked)))
         if ballast_mib:
             archive.writestr("ballast", bytes(ballast_mib << 20))

@@ -35,21 +35,26 @@ done
 [ $! = $pid ] && grep -qx $pid /run/cri-resmgr.pid
 """
 
-BUS = (
-    Case(
-        "the bus daemon is stopped",
-        shell("systemctl stop dbus.socket dbus.service"),
-        shell("systemctl start dbus.socket dbus.service"),
-        4,
-        ("system bus", "systemctl status dbus"),
+#: What becomes of it, by which commands of systemctl's, and what is said of that in the middle of a job.
+_BUS_DAEMON = (
+    ("is stopped", "stop dbus.socket dbus.service", "start dbus.socket dbus.service", "system bus"),
+    (
+        *("is frozen", "kill --signal=STOP dbus.service", "kill --signal=CONT dbus.service"),
+        "has not answered",
     ),
-    Case(
-        "the bus daemon is frozen",
-        shell("systemctl kill --signal=STOP dbus.service"),
-        shell("systemctl kill --signal=CONT dbus.service"),
-        4,
-        ("system bus", "systemctl status dbus"),
-        rare=True,
+)
+
+BUS = (
+    *(
+        Case(
+            f"the bus daemon {what}",
+            shell(f"systemctl {goes}"),
+            shell(f"systemctl {comes}"),
+            4,
+            ("system bus", "systemctl status dbus"),
+            rare="frozen" in what,
+        )
+        for what, goes, comes, _said in _BUS_DAEMON
     ),
     *(
         Case(
@@ -64,21 +69,16 @@ BUS = (
         )
         for when, before in ((_STARTING, Before.UPGRADE), (_ENABLED, Before.BARE), (_MOVING, Before.BARE))
     ),
-    Case(
-        "the bus daemon is stopped in the middle of a job",
-        both(fault("cri-resmgr", _SLOW), soon("systemctl stop dbus.socket dbus.service")),
-        both(fault("cri-resmgr", ""), shell("systemctl start dbus.socket dbus.service")),
-        6,
-        ("system bus", "kubelet reports healthy", "systemctl restart dbus.service"),
-        when=_STARTING,
-    ),
-    Case(
-        "the bus daemon is frozen in the middle of a job",
-        both(fault("cri-resmgr", _SLOW), soon("systemctl kill --signal=STOP dbus.service")),
-        both(fault("cri-resmgr", ""), shell("systemctl kill --signal=CONT dbus.service")),
-        6,
-        ("has not answered", "kubelet reports healthy", "systemctl restart dbus.service"),
-        when=_STARTING,
+    *(
+        Case(
+            f"the bus daemon {what} in the middle of a job",
+            both(fault("cri-resmgr", _SLOW), soon(f"systemctl {goes}")),
+            both(fault("cri-resmgr", ""), shell(f"systemctl {comes}")),
+            6,
+            (said, "kubelet reports healthy", "systemctl restart dbus.service"),
+            when=_STARTING,
+        )
+        for what, goes, comes, said in _BUS_DAEMON
     ),
 )
 
@@ -133,27 +133,24 @@ LEFTOVERS = (
         before=Before.SAME,
         verb="remove",
     ),
-    Case(
-        "a clock that was set back: every file of ours is of the next hour",
-        shell(
-            f"find {' '.join(OURS)} /var/lib/cri-resmgr-installer -exec touch -d '+1 hour' {{}} + &&"
-            "systemctl daemon-reload"
-        ),
-        nothing,
-        0,
-    ),
-    Case(
-        "a clock that was set back, and a removal",
-        shell(
-            f"find {' '.join(OURS)} /var/lib/cri-resmgr-installer -exec touch -d '+1 hour' {{}} + &&"
-            "systemctl daemon-reload"
-        ),
-        nothing,
-        0,
-        kubelet=Kubelet.OWN,
-        before=Before.SAME,
-        verb="remove",
-        rare=True,
+    *(
+        Case(
+            f"a clock that was set back: every file of ours is of the next hour, {verb}",
+            shell(
+                f"find {' '.join(OURS)} /var/lib/cri-resmgr-installer -exec touch -d '+1 hour' {{}} + &&"
+                "systemctl daemon-reload"
+            ),
+            nothing,
+            0,
+            kubelet=kubelet,
+            before=before,
+            verb=verb,
+            rare=verb == "remove",
+        )
+        for verb, before, kubelet in (
+            ("install", Before.UPGRADE, Kubelet.STAYED),
+            ("remove", Before.SAME, Kubelet.OWN),
+        )
     ),
     *(
         Case(

@@ -137,29 +137,22 @@ FULL = (
 )
 
 DISK = (
-    Case(
-        "an immutable file of ours",
-        shell(f"chattr +i {PROXY_ENVIRONMENT}"),
-        shell(f"chattr -i {PROXY_ENVIRONMENT}"),
-        5,
-        ("Operation not permitted", "chattr -i"),
-        rare=True,
-    ),
-    Case(
-        "an immutable binary of ours",
-        shell(f"chattr +i {BINARY}"),
-        shell(f"chattr -i {BINARY}"),
-        5,
-        ("Operation not permitted", "chattr -i"),
-    ),
-    Case(
-        "an immutable drop-in, and a removal",
-        shell(f"chattr +i {DROP_IN}"),
-        shell(f"chattr -i {DROP_IN}"),
-        5,
-        ("Operation not permitted", "chattr -i"),
-        before=Before.SAME,
-        verb="remove",
+    *(
+        Case(
+            f"{path} is immutable, {verb}",
+            shell(f"chattr +i {path}"),
+            shell(f"chattr -i {path}"),
+            5,
+            ("Operation not permitted", "chattr -i"),
+            before=before,
+            verb=verb,
+            rare=path == PROXY_ENVIRONMENT,
+        )
+        for path, before, verb in (
+            (PROXY_ENVIRONMENT, Before.UPGRADE, "install"),
+            (BINARY, Before.UPGRADE, "install"),
+            (DROP_IN, Before.SAME, "remove"),
+        )
     ),
     Case(
         "an immutable directory",

@@ -55,21 +55,28 @@ SICK = (
         ("the container runtime is not ready", "crictl info"),
         rare=True,
     ),
-    Case(
-        "the runtime is away for 20 s from the middle of an upgrade on",
-        both(
-            fault("cri-resmgr", _SLOW),
-            soon("systemctl stop containerd"),
-            soon("systemctl start containerd", 20.5),
-        ),
-        both(fault("cri-resmgr", ""), shell(_RUNTIME_IS_BACK), wait_until_healthy),
-        5,
-        (
-            "the container runtime does not answer",
-            "it will be retried",
-            "systemctl status containerd",
-        ),
-        when=_STARTING,
+    *(
+        Case(
+            f"{what} is away for 20 s from the middle of an upgrade on",
+            both(fault("cri-resmgr", _SLOW), soon(goes), soon(comes, 20.5)),
+            both(fault("cri-resmgr", ""), over, wait_until_healthy),
+            5,
+            ("the container runtime does not answer", "it will be retried", "systemctl status containerd"),
+            when=_STARTING,
+            rare=rare,
+        )
+        for what, goes, comes, over, rare in (
+            (
+                *("the runtime", "systemctl stop containerd", "systemctl start containerd"),
+                shell(_RUNTIME_IS_BACK),
+                False,
+            ),
+            (
+                *("the runtime's socket", f"mv {_SOCKET} {_SOCKET}.gone", f"mv {_SOCKET}.gone {_SOCKET}"),
+                shell(_SOCKET_IS_BACK),
+                True,
+            ),
+        )
     ),
     Case(
         "the runtime is away for 20 s, and nothing is to be done",
@@ -113,23 +120,6 @@ SICK = (
         rare=True,
     ),
     Case(
-        "the runtime's socket is away for 20 s from the middle of an upgrade on",
-        both(
-            fault("cri-resmgr", _SLOW),
-            soon(f"mv {_SOCKET} {_SOCKET}.gone"),
-            soon(f"mv {_SOCKET}.gone {_SOCKET}", 20.5),
-        ),
-        both(fault("cri-resmgr", ""), shell(_SOCKET_IS_BACK)),
-        5,
-        (
-            "the container runtime does not answer",
-            "it will be retried",
-            "systemctl status containerd",
-        ),
-        when=_STARTING,
-        rare=True,
-    ),
-    Case(
         "the runtime's socket is away for 20 s, and there is another version to install",
         both(soon(f"mv {_SOCKET}.gone {_SOCKET}", 20), shell(f"mv {_SOCKET} {_SOCKET}.gone")),
         shell(_SOCKET_IS_BACK),
@@ -137,23 +127,18 @@ SICK = (
         ("the container runtime is not ready",),
         rare=True,
     ),
-    Case(
-        "another drop-in replaces the proxy's command",
-        written(_THEIR_PROXY_DROP_IN, "[Service]\nExecStart=\nExecStart=/bin/sleep 1000\n"),
-        both(unlinked(_THEIR_PROXY_DROP_IN), good_version),
-        4,
-        (_THEIR_PROXY_DROP_IN, "overrides", "ExecStart"),
-        theirs=(posixpath.dirname(_THEIR_PROXY_DROP_IN),),
-    ),
-    Case(
-        "another drop-in replaces the proxy's command, nothing of ours",
-        written(_THEIR_PROXY_DROP_IN, "[Service]\nExecStart=\nExecStart=/bin/sleep 1000\n"),
-        both(unlinked(_THEIR_PROXY_DROP_IN), good_version),
-        4,
-        (_THEIR_PROXY_DROP_IN, "overrides", "ExecStart"),
-        before=Before.BARE,
-        theirs=(posixpath.dirname(_THEIR_PROXY_DROP_IN),),
-        rare=True,
+    *(
+        Case(
+            f"another drop-in replaces the proxy's command, {before}",
+            written(_THEIR_PROXY_DROP_IN, "[Service]\nExecStart=\nExecStart=/bin/sleep 1000\n"),
+            both(unlinked(_THEIR_PROXY_DROP_IN), good_version),
+            4,
+            (_THEIR_PROXY_DROP_IN, "overrides", "ExecStart"),
+            before=before,
+            theirs=(posixpath.dirname(_THEIR_PROXY_DROP_IN),),
+            rare=before is Before.BARE,
+        )
+        for before in (Before.UPGRADE, Before.BARE)
     ),
 )
 

@@ -16,27 +16,27 @@ from tests.faults.hosts.misfortunes.case import (
     wait_until_healthy,
     written,
 )
-from tests.host.node import PROXY, PROXY_ENVIRONMENT, PROXY_UNIT
+from tests.host.node import PROXY, PROXY_ENVIRONMENT
 
 _THEIR_DROP_IN = "/etc/systemd/system/kubelet.service.d/99-theirs.conf"
 _THEIR_UNIT = f"/opt/theirs/{PROXY}"
 
 UNITS = (
-    Case(
-        "a proxy that takes its full time to stop",
-        both(fault("cri-resmgr", '{"ignoreTerm": true}'), shell(f"systemctl restart {PROXY}")),
-        fault("cri-resmgr", ""),
-        0,
-        rare=True,
-    ),
-    Case(
-        "a proxy that takes its full time to stop, and a removal",
-        both(fault("cri-resmgr", '{"ignoreTerm": true}'), shell(f"systemctl restart {PROXY}")),
-        fault("cri-resmgr", ""),
-        0,
-        kubelet=Kubelet.OWN,
-        before=Before.SAME,
-        verb="remove",
+    *(
+        Case(
+            f"a proxy that takes its full time to stop, {verb}",
+            both(fault("cri-resmgr", '{"ignoreTerm": true}'), shell(f"systemctl restart {PROXY}")),
+            fault("cri-resmgr", ""),
+            0,
+            kubelet=kubelet,
+            before=before,
+            verb=verb,
+            rare=verb == "install",
+        )
+        for verb, before, kubelet in (
+            ("install", Before.UPGRADE, Kubelet.STAYED),
+            ("remove", Before.SAME, Kubelet.OWN),
+        )
     ),
     Case(
         "a kubelet that takes its full time to stop",
@@ -75,24 +75,18 @@ UNITS = (
         theirs=(_THEIR_DROP_IN,),
         rare=True,
     ),
-    Case(
-        "the proxy's unit is masked",
-        shell(f"systemctl mask {PROXY}"),
-        shell(f"systemctl unmask {PROXY}"),
-        4,
-        ("masked", f"systemctl unmask {PROXY}"),
-        before=Before.BARE,
-        theirs=(PROXY_UNIT,),
-    ),
-    Case(
-        "the proxy's unit is masked until the next boot",
-        shell(f"systemctl mask --runtime {PROXY}"),
-        shell(f"systemctl unmask --runtime {PROXY}"),
-        4,
-        ("masked", f"systemctl unmask {PROXY}"),
-        before=Before.BARE,
-        theirs=(f"/run/systemd/system/{PROXY}",),
-        rare=True,
+    *(
+        Case(
+            f"the proxy's unit is masked below {place}",
+            shell(f"systemctl mask {option} {PROXY}"),
+            shell(f"systemctl unmask {option} {PROXY}"),
+            4,
+            ("masked", f"systemctl unmask {PROXY}"),
+            before=Before.BARE,
+            theirs=(f"{place}/systemd/system/{PROXY}",),
+            rare=place == "/run",
+        )
+        for place, option in (("/etc", ""), ("/run", "--runtime"))
     ),
     Case(
         "the proxy's unit is a link to somebody's own",
