@@ -28,13 +28,13 @@ def run_report(arguments: argparse.Namespace, options: Options) -> int:
     """Raises InstallerError."""
     with _cluster(arguments) as api:
         from installer.operator.inventory import find_installations
-        from installer.operator.look import look
+        from installer.operator.judge import judge_nodes
         from installer.operator.rollout import see_rollouts
         from installer.operator.rollout_view import see_progress
         from installer.report.overview import print_overview
 
         found = find_installations(api, arguments.namespace, arguments.name)
-        seen = look(api, arguments.namespace, arguments.name)
+        seen = judge_nodes(api, arguments.namespace, arguments.name)
         rollouts = see_rollouts(api, found, seen.nodes)
         progress = see_progress(seen.nodes, rollouts, api.now().timestamp())
         seen = replace(seen, rollouts=rollouts, progress=progress)
@@ -46,7 +46,7 @@ def run_rollout(arguments: argparse.Namespace, options: Options) -> int:
     with _cluster(arguments) as api:
         from installer.operator import rollout
         from installer.operator.inventory import find_installations
-        from installer.operator.look import look
+        from installer.operator.judge import judge_nodes
         from installer.report.events import build_reporter
         from installer.report.rollout import print_rollouts
 
@@ -55,7 +55,7 @@ def run_rollout(arguments: argparse.Namespace, options: Options) -> int:
             missing = "no DaemonSet of cri-resmgr-installer was found"
             raise InvalidInputError([missing], "--context chooses another cluster")
         if arguments.action == "status":
-            nodes = look(api, arguments.namespace, arguments.name).nodes
+            nodes = judge_nodes(api, arguments.namespace, arguments.name).nodes
             seen = rollout.see_rollouts(api, found, nodes)
             return print_rollouts(seen, options.output, sys.stdout)
         if arguments.action == "pause":

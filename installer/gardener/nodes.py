@@ -14,6 +14,7 @@ from installer.model.event import name_some
 from installer.model.instant import plain_time
 from installer.model.names import COMPONENT_LABEL, COMPONENTS, OURS, Mode
 from installer.operator.api import DAEMON_SETS, NODES, PODS, ApiError, KubeApi
+from installer.operator.judge import PodView, read_pods, read_status
 from installer.operator.kube_objects import (
     Object,
     condition_of,
@@ -24,7 +25,6 @@ from installer.operator.kube_objects import (
     silent_since,
     text_at,
 )
-from installer.operator.look import PodView, read_pods, read_status
 
 _COMPONENT = ("metadata", "labels", COMPONENT_LABEL)
 _NAME = 253  # characters of a DNS name (RFC 1123)

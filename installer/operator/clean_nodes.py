@@ -11,8 +11,8 @@ from installer.model.daemon import Phase
 from installer.model.hold import PAUSE_ANNOTATION
 from installer.model.names import LAST_FAILURE, LEFT, NOT_READY_TAINT, READY_CONDITION, READY_LABEL, STATUS
 from installer.operator.api import NODES, STRATEGIC, ApiError, KubeApi
+from installer.operator.judge import read_status
 from installer.operator.kube_objects import Object, condition_of, items_at, mapping_at, text_at
-from installer.operator.look import read_status
 
 _ANNOTATIONS = (STATUS, LAST_FAILURE, PAUSE_ANNOTATION)
 _LABELS = (READY_LABEL,)

@@ -2,8 +2,8 @@
 
     removal -> wait for the nodes -> mark -> DaemonSets, their pods, and the rest; rights last
 
-It keeps no memory. Killed at any point, the next run decides from what it finds: what is clean is clean,
-what is deleted is gone. Nothing is deleted before every node that can be reached is clean, unless a person
+It keeps no memory. If it is killed at any point, the next run decides from what it finds: what is clean is
+clean, what is deleted is gone. It deletes nothing before every reachable node is clean, unless a person
 says so.
 """
 
@@ -30,8 +30,8 @@ from installer.operator.inventory import (
     find_owned,
     take_inventory,
 )
+from installer.operator.judge import find_unclean, judge_nodes
 from installer.operator.kube_objects import mapping_at
-from installer.operator.look import find_unclean, look
 from installer.operator.removal import (
     build_removal,
     parse_settings_map,
@@ -49,8 +49,8 @@ _GARDENER = ("resources.gardener.cloud/origin", "resources.gardener.cloud/descri
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """`wait` in seconds; None: as the installation's settings say. `leave_nodes`: delete everything although
-    nodes are not clean."""
+    """`wait` in seconds; None: as the installation's settings say. `leave_nodes`: delete everything even if
+    some nodes are not clean."""
 
     namespace: str = ""
     name: str = ""
@@ -60,9 +60,8 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What is to go. `installed` and `removal` are the DaemonSets; `settings` those of the nodes. `dirty`
-    are nodes that no DaemonSet selects and that were not cleaned. `adjustments` are people's objects of our
-    CRD."""
+    """What an uninstallation has to remove. `installed` and `removal` are the DaemonSets; `settings` those of
+    the nodes. `adjustments`: how many objects of our CRD people have."""
 
     instance: str
     namespace: str
@@ -75,6 +74,7 @@ class Found:
 
     @property
     def dirty(self) -> tuple[NodeView, ...]:
+        """The nodes that no DaemonSet selects and that were not cleaned."""
         return tuple(node for node in self.nodes if node.health is NodeHealth.DIRTY)
 
     @property
@@ -83,7 +83,8 @@ class Found:
 
 
 def find(api: KubeApi, asked: Asked) -> Found:
-    """Reads only. Raises ApiError, and InvalidInputError where it is not ours to take away."""
+    """Find everything; change nothing. Raises ApiError, and InvalidInputError where the installation is not
+    ours to remove."""
     instance = find_instance(api, asked.namespace, asked.name)
     sets = find_installations(api, "", instance) if instance else ()
     namespaces = sorted({each.what.namespace for each in sets})
@@ -114,13 +115,14 @@ def find(api: KubeApi, asked: Asked) -> Found:
         by_mode.get(Mode.REMOVE),
         _read_settings(api, by_mode.get(Mode.INSTALL), by_mode.get(Mode.REMOVE)),
         owned,
-        look(api, namespace, instance).nodes if instance else find_unclean(api),
+        judge_nodes(api, namespace, instance).nodes if instance else find_unclean(api),
         len(find_adjustments(api)) if any(each.resource == DEFINITIONS for each in owned) else 0,
     )
 
 
 def _read_settings(api: KubeApi, installed: Installed | None, removal: Installed | None) -> Mapping[str, Any]:
-    """Those of the nodes. Raises InvalidInputError where they are gone and a removal is still to get them."""
+    """Read the settings of the nodes. Raises InvalidInputError where they are gone and the removal needs
+    them."""
     found = installed or removal
     name = settings_map_of(found.daemon_set) if found is not None else ""
     if found is None or not name:
@@ -136,7 +138,7 @@ def _read_settings(api: KubeApi, installed: Installed | None, removal: Installed
 
 
 def describe(found: Found, asked: Asked) -> Iterator[Event]:
-    """What `uninstall` would do, line by line."""
+    """Say what `uninstall` would do, line by line."""
     if not found.owned:
         named = f" with the name {asked.name}" if asked.name else ""
         where = "the API server, except on nodes" if found.dirty else "this cluster"
@@ -164,30 +166,35 @@ def describe(found: Found, asked: Asked) -> Iterator[Event]:
 
 
 def uninstall(api: KubeApi, found: Found, asked: Asked, emit: Emit, clock: Clock | None = None) -> None:
-    """Raises RolledBackError (exit 5) where nodes are not clean and their rights stay, RollbackFailedError
-    (exit 6) where all was deleted and nodes were left behind, and ApiError."""
+    """Clean every node, then delete everything. Raises RolledBackError (exit 5) where nodes are not clean
+    and their rights stay, RollbackFailedError (exit 6) where everything was deleted and nodes were left as
+    they are, and ApiError."""
     patience = found.patience if asked.wait is None else asked.wait
     waiting = Waiting(api, found.instance, patience, emit, clock)
     left = _clean_hosts(api, found, waiting, emit)
     _judge(left, asked)
 
-    told = set[str]()
+    named = set[str]()
 
     def look_again() -> tuple[Owned, ...]:
         return take_inventory(api, found.instance, found.namespace)
 
     def delete(owned: Sequence[Owned]) -> None:
-        """What was named before is only on its way."""
         waiting.patiently(lambda: delete_owned(api, owned))
-        _tell([each for each in owned if each.path not in told], emit)
-        told.update(each.path for each in owned)
+        # What was named before is only still on its way out.
+        for kind, names in _by_kind([each for each in owned if each.path not in named]).items():
+            what = f"deleted {kind}: {_some(names)}"
+            emit(Event("uninstall.deleted", what, {"kind": kind, "objects": names}))
+        named.update(each.path for each in owned)
 
     owned = waiting.patiently(look_again)
     waiting.patiently(lambda: _mark(api, owned))
     if found.installed is not None:
-        delete([each for each in owned if _is_installation(each, found.installed)])
-        _require_gone(waiting.until_gone(found.namespace, _unreachable(left), removals=False))
-        # Of two pods that came at once, after a boot of the node, the installation's may have been the last.
+        name = found.installed.what.name
+        delete([each for each in owned if each.resource == DAEMON_SETS and each.name == name])
+        unreachable = {node.name for node in left if not node.reachable}
+        _require_gone(waiting.until_gone(found.namespace, unreachable, removals=False))
+        # Of two pods that started at once, after a boot, the installation's may have been the last.
         left = waiting.until_clean(found.namespace, _removal_of(found), {node.name for node in left})
         _judge(left, asked)
     delete([each for each in owned if each.resource == DAEMON_SETS])
@@ -197,8 +204,15 @@ def uninstall(api: KubeApi, found: Found, asked: Asked, emit: Emit, clock: Clock
     count = clean_nodes(api, {node.name for node in left}, waiting.patiently)
     emit(Event("uninstall.nodes", f"cleaned {count} Nodes in the API server", {"nodes": count}))
     delete(waiting.patiently(look_again))
-    kept = waiting.until_deleted(lambda: [f"{each.path} ({each.held or 'new'})" for each in look_again()])
-    but = f", but for {name_some(kept)}" if kept else ""
+    kept = waiting.until_none(
+        "objects to be gone", lambda: (f"{each.path} ({each.held or 'new'})" for each in look_again())
+    )
+    _require_all_gone(left, kept)
+
+
+def _require_all_gone(left: Sequence[NodeView], kept: Sequence[str]) -> None:
+    """Raise RollbackFailedError for nodes that are not clean, RolledBackError for objects that remain."""
+    but = f", except {name_some(kept)}" if kept else ""
     what = f"everything is deleted from the API server{but}"
     if left:
         raise left_behind(left, what)
@@ -210,24 +224,23 @@ def uninstall(api: KubeApi, found: Found, asked: Asked, emit: Emit, clock: Clock
 
 
 def left_behind(left: Sequence[NodeView], what: str) -> RollbackFailedError:
-    """Nodes that may run on with the proxy, without an installer."""
+    """Build the error for nodes whose kubelet may keep running on the proxy, without an installer."""
     names = ",".join(node.name for node in left[:_NAMED])
     return RollbackFailedError(
         f"{what}; nodes left uncleaned:\n{_lines(left)}",
         f"`cri-resmgr-installer manifests --mode remove --nodes {names} | kubectl apply -f -`, with your "
         "--values, cleans them when they are back; then run the same command again. Until then their kubelet "
-        "runs on with the proxy, and `report` names them",
+        "keeps running on the proxy, and `report` names them",
     )
 
 
 def _clean_hosts(api: KubeApi, found: Found, waiting: Waiting, emit: Emit) -> tuple[NodeView, ...]:
-    """The nodes that are not clean in the end."""
+    """Run the removal; return the nodes that are not clean in the end."""
     if found.installed is not None and found.removal is None:
-        for resource, body in zip(
-            (CONFIG_MAPS, DAEMON_SETS), build_removal(found.installed, found.settings), strict=True
-        ):
-            # One that is there already is an earlier run's.
-            api.create_absent(resource, body["metadata"]["namespace"], body)
+        config_map, daemon_set = build_removal(found.installed, found.settings)
+        # Where one exists already, an earlier run has created it.
+        api.create_absent(CONFIG_MAPS, found.namespace, config_map)
+        api.create_absent(DAEMON_SETS, found.namespace, daemon_set)
         emit(Event("uninstall.removal", f"DaemonSet {found.namespace}/{_removal_of(found)} is at work"))
     if removal := _removal_of(found):
         return waiting.until_clean(found.namespace, removal)
@@ -241,7 +254,7 @@ def _removal_of(found: Found) -> str:
 
 
 def _judge(left: Sequence[NodeView], asked: Asked) -> None:
-    """Raises RolledBackError where a node that can be reached is not clean."""
+    """Raise RolledBackError where a reachable node is not clean."""
     answering = [node for node in left if node.reachable]
     if answering and not asked.leave_nodes:
         raise RolledBackError(
@@ -260,24 +273,11 @@ def _require_gone(pods: Sequence[str]) -> None:
 
 
 def _mark(api: KubeApi, owned: Sequence[Owned]) -> None:
-    """The deletion policy lets go of what has the annotation."""
+    """Set the annotation for which the deletion policy lets an object be deleted."""
     for each in owned:
         if each.guarded and not each.marked:
             patch = {"metadata": {"annotations": {UNINSTALLING: "true"}}}
             api.merge_present(each.resource, each.namespace, each.name, patch)
-
-
-def _tell(owned: Sequence[Owned], emit: Emit) -> None:
-    for kind, names in _by_kind(owned).items():
-        emit(Event("uninstall.deleted", f"deleted {kind}: {_some(names)}", {"kind": kind, "objects": names}))
-
-
-def _is_installation(owned: Owned, installed: Installed) -> bool:
-    return owned.resource == DAEMON_SETS and owned.name == installed.what.name
-
-
-def _unreachable(left: Sequence[NodeView]) -> set[str]:
-    return {node.name for node in left if not node.reachable}
 
 
 def _by_kind(owned: Sequence[Owned]) -> Mapping[str, list[str]]:
@@ -288,7 +288,7 @@ def _by_kind(owned: Sequence[Owned]) -> Mapping[str, list[str]]:
 
 
 def _some(paths: Sequence[str]) -> str:
-    """Of objects whose kind was said."""
+    """Name the objects without their kind."""
     return name_some([path.partition(" ")[2] for path in paths], _NAMED)
 
 

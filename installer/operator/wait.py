@@ -1,8 +1,8 @@
-"""Waiting until a DaemonSet has done its work on every node, or nothing has happened for too long.
+"""Waits until a DaemonSet has done its work on every node, or nothing has happened for too long.
 
-While nothing changes, one request each few seconds: pods and nodes are listed only when the DaemonSet's own
-counts have changed, and for the word of each minute. An API server that is away is waited for as silent nodes
-are.
+While nothing changes, it makes one request every few seconds: it lists pods and nodes only when the
+DaemonSet's own counts have changed, and for the message of each minute. It waits for an API server that is
+away as for silent nodes.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from installer.model.event import Emit, Event, name_some
 from installer.model.names import COMPONENT_LABEL, COMPONENTS, INSTANCE_LABEL, OURS, Mode
 from installer.model.overview import NodeView
 from installer.operator.api import DAEMON_SETS, PODS, ApiError, KubeApi
+from installer.operator.judge import judge_nodes
 from installer.operator.kube_objects import Object, mapping_at, number_at, text_at
-from installer.operator.look import look
 
 _PACE = 2.0  # seconds between two looks
 _LARGE = 500  # nodes; looks at more of them are further apart
 _NEVER = float("-inf")
-_SAY = 60.0  # seconds from one word about a wait to the next
+_REPORT_SECONDS = 60.0  # from one message about a wait to the next
 _T = TypeVar("_T")
 
 
@@ -36,71 +36,64 @@ class Clock:
 
 
 class Waiting:
-    """`patience`: so many seconds may pass without progress on any node."""
+    """`patience`: how many seconds may pass without progress on any node."""
 
     def __init__(
         self, api: KubeApi, instance: str, patience: float, emit: Emit, clock: Clock | None = None
     ) -> None:
         self._api, self._instance, self._patience = api, instance, patience
         self._emit, self._clock = emit, clock or Clock()
-        self._gone: ApiError | None = None  # why the last request had no answer
-        self._said_at = _NEVER
+        self._away = False  # whether the last request had no answer
+        self._reported_at = _NEVER
 
     def until_clean(self, namespace: str, name: str, given_up: Collection[str] = ()) -> tuple[NodeView, ...]:
-        """Until the removal's DaemonSet of this name is done, but for the nodes that are given up. Returns
-        the nodes that are not clean, with their reasons. Raises ApiError."""
+        """Wait until the removal's DaemonSet of this name is done, except on the nodes that are given up.
+        Returns the nodes that are not clean, with their reasons. Raises ApiError."""
         clean, since, count = set[str](), self._clock.now(), 0
         seen: object = None
         left = tuple[NodeView, ...]()
-        self._said_at = _NEVER
+        self._reported_at = _NEVER
         while True:
-            daemon_set = self._ask(lambda: self._api.get(DAEMON_SETS, namespace, name)) or {}
+            daemon_set = self._ask(lambda: self._api.get(DAEMON_SETS, namespace, name), since) or {}
             status, done = mapping_at(daemon_set, "status"), _is_done(daemon_set)
-            if done or self._is_over(since) or status != seen or self._is_due:
-                views = self._ask(lambda: look(self._api, namespace, self._instance).nodes)
+            if done or self._is_over(since) or status != seen or self._must_report:
+                views = self._ask(lambda: judge_nodes(self._api, namespace, self._instance).nodes, since)
                 if views is not None:
                     seen, count = status, len(views)
                     fresh = {each.name for each in views if _is_clean(each)} - clean
                     clean |= fresh
                     since = self._clock.now() if fresh else since
-                    self._tell(sorted(fresh), sum(map(_is_clean, views)), count)
+                    self._report_clean(sorted(fresh), sum(map(_is_clean, views)), count)
                     left = tuple(_with_reason(each) for each in views if not _is_clean(each))
-                    if done or self._is_over(since) or _is_done_but_for(left, given_up, daemon_set):
+                    known = bool(left) and all(each.name in given_up for each in left)
+                    if done or self._is_over(since) or (known and _is_done(daemon_set, len(left))):
                         return left
-                elif self._is_over(since):
-                    raise self._silence()
             who = name_some([f"{each.name} ({each.reason or each.phase or 'at work'})" for each in left])
-            self._say(f"nodes to be clean: {who}" if left else "the first pods of the removal", since)
+            self._report(f"nodes to be clean: {who}" if left else "the first pods of the removal", since)
             self._clock.sleep(_PACE * max(1.0, count / _LARGE))
 
     def until_gone(self, namespace: str, excused: Collection[str], removals: bool) -> tuple[str, ...]:
-        """Until our pods run on the excused nodes alone, or nothing happens any more; the pods that do.
-        `removals`: those of the removal have to end, too. Raises ApiError."""
-        return self._until_none("pods to end", lambda: tuple(self._pods(namespace, excused, removals)))
+        """Wait until our pods run on the excused nodes alone; return the other pods that remain when nothing
+        happens any more. `removals`: the pods of the removal have to end as well. Raises ApiError."""
+        return self.until_none("pods to end", lambda: self._pods(namespace, excused, removals))
 
-    def until_deleted(self, look: Callable[[], Iterable[str]]) -> tuple[str, ...]:
-        """Until the look finds nothing, or nothing happens; what it finds then. Raises ApiError."""
-        return self._until_none("objects to be gone", lambda: tuple(look()))
-
-    def _until_none(self, what: str, look: Callable[[], tuple[str, ...]]) -> tuple[str, ...]:
-        fewest, since, self._said_at = -1, self._clock.now(), _NEVER
+    def until_none(self, what: str, find: Callable[[], Iterable[str]]) -> tuple[str, ...]:
+        """Wait until nothing is found; return what is found when nothing happens any more. Raises
+        ApiError."""
+        fewest, since, self._reported_at = -1, self._clock.now(), _NEVER
         while True:
-            found = self._ask(look)
+            found = self._ask(lambda: tuple(find()), since)
             if found is not None and (fewest < 0 or len(found) < fewest):
                 fewest, since = len(found), self._clock.now()
             if found is not None and (not found or self._is_over(since)):
                 return found
-            if found is None and self._is_over(since):
-                raise self._silence()
-            self._say(f"{what}: {name_some(found)}" if found else what, since)
+            self._report(f"{what}: {name_some(found)}" if found else what, since)
             self._clock.sleep(_PACE)
 
     def patiently(self, call: Callable[[], _T]) -> _T:
-        """What the call returns, which may be tried again. Raises ApiError."""
+        """Return what the call returns; retry it while the API server is away. Raises ApiError."""
         since = self._clock.now()
-        while (found := self._ask(lambda: (call(),))) is None:
-            if self._is_over(since):
-                raise self._silence()
+        while (found := self._ask(lambda: (call(),), since)) is None:
             self._clock.sleep(_PACE)
         return found[0]
 
@@ -114,65 +107,55 @@ class Waiting:
     def _is_over(self, since: float) -> bool:
         return self._clock.now() - since >= self._patience
 
-    def _ask(self, call: Callable[[], _T]) -> _T | None:
-        """None while the API server is away or overloaded."""
+    def _ask(self, call: Callable[[], _T], since: float) -> _T | None:
+        """Return None while the API server is away or overloaded. Raises ApiError for another error, and
+        when it has been away for longer than the patience lasts."""
         try:
             found = call()
         except ApiError as error:
-            if error.code and error.code != 429 and error.code < 500:
+            if (error.code and error.code != 429 and error.code < 500) or self._is_over(since):
                 raise
-            if self._gone is None:
-                rest = f"tried again until {self._patience:g} s pass without progress"
+            if not self._away:
+                rest = f"retried until {self._patience:g} s pass without progress"
                 self._emit(Event("warning", f"the API server: {error}; {rest}"))
-            self._gone = error
+            self._away = True
             return None
-        self._gone = None
+        self._away = False
         return found
 
-    def _silence(self) -> ApiError:
-        return self._gone or ApiError(0, "no answer")
-
     @property
-    def _is_due(self) -> bool:
-        """Whether a word is."""
-        return self._clock.now() - self._said_at >= _SAY
+    def _must_report(self) -> bool:
+        return self._clock.now() - self._reported_at >= _REPORT_SECONDS
 
-    def _say(self, what: str, since: float) -> None:
-        """For whom, for how long still, and what ends it: at once, and then each minute."""
-        if not self._is_due:
-            return
-        now = self._said_at = self._clock.now()
-        seconds = math.ceil(max(0.0, self._patience - (now - since)))
-        message = f"waiting for {what}; it continues then, or gives up after {seconds} s without progress"
-        self._emit(Event("uninstall.waiting", message, {"seconds": seconds}))
+    def _report(self, what: str, since: float) -> None:
+        """Say what it waits for, for how long still, and what ends it: at once, and then each minute."""
+        if self._must_report:
+            now = self._reported_at = self._clock.now()
+            seconds = math.ceil(max(0.0, self._patience - (now - since)))
+            message = f"waiting for {what}; it continues then, or gives up after {seconds} s without progress"
+            self._emit(Event("uninstall.waiting", message, {"seconds": seconds}))
 
-    def _tell(self, fresh: list[str], clean: int, count: int) -> None:
-        if not fresh:
-            return
-        message = f"clean: {name_some(fresh)} ({clean} of {count})"
-        self._emit(Event("uninstall.progress", message, {"nodes": fresh, "clean": clean, "of": count}))
+    def _report_clean(self, fresh: list[str], clean: int, count: int) -> None:
+        if fresh:
+            message = f"clean: {name_some(fresh)} ({clean} of {count})"
+            self._emit(Event("uninstall.progress", message, {"nodes": fresh, "clean": clean, "of": count}))
 
 
 def _is_clean(node: NodeView) -> bool:
-    """By its pod: a removal's is Ready when it has removed. A node with a wrong clock, or one that may not
-    write its annotation, still counts as clean."""
+    """By its pod: the pod of a removal is Ready when it has removed. So a node with a wrong clock, or one
+    that may not write its annotation, still counts as clean."""
     return node.mode is Mode.REMOVE and node.ready and node.reachable
 
 
 def _with_reason(node: NodeView) -> NodeView:
     if node.mode is Mode.INSTALL and not node.reason:
-        return replace(node, reason="the removal that is there does not select it: delete its DaemonSet")
+        return replace(node, reason="the existing removal does not select it: delete its DaemonSet")
     return node
 
 
-def _is_done_but_for(left: Collection[NodeView], given_up: Collection[str], daemon_set: Object) -> bool:
-    """Whether only excused nodes are left."""
-    known = bool(left) and all(each.name in given_up for each in left)
-    return known and _is_done(daemon_set, len(left))
-
-
 def _is_done(daemon_set: Object, missing: int = 0) -> bool:
-    """Whether each node that it selects, but for so many, has an available pod of its present template."""
+    """Whether each node that it selects has an available pod of its present template, except `missing`
+    nodes."""
     observed = number_at(daemon_set, "status", "observedGeneration")
     wanted = number_at(daemon_set, "status", "desiredNumberScheduled")
     done = ("updatedNumberScheduled", "numberReady", "numberAvailable")

@@ -348,7 +348,7 @@ def test_what_gardener_manages_is_left_to_gardener(begin: Begin) -> None:
 def test_a_removal_of_some_nodes_does_not_stand_for_all(begin: Begin, values: Path) -> None:
     world = begin(n1="ready", n2="ready")
     world.fleet.apply(ManifestOptions(values=values, mode="remove", nodes="n1"), only="DaemonSet")
-    with pytest.raises(RolledBackError, match="n2: the removal that is there does not select it"):
+    with pytest.raises(RolledBackError, match="n2: the existing removal does not select it"):
         world.uninstall(Asked(wait=30))
     assert Name(ACCOUNTS, "resources", "cri-resmgr-installer") in world.server.objects
 

@@ -27,7 +27,7 @@ from installer.model.overview import (
     group_nodes,
 )
 from installer.operator.inventory import Installed
-from installer.operator.look import Known, PodView, judge_node
+from installer.operator.judge import Listed, PodView, judge_node
 from installer.operator.rollout_view import see_progress
 from installer.report.advice import advise
 from installer.report.overview import (
@@ -46,7 +46,7 @@ READY, UNREADY, BROKEN = PodView(True, ""), PodView(False, ""), PodView(False, "
 INSTALL, REMOVAL = (Mode.INSTALL,), (Mode.INSTALL, Mode.REMOVE)
 
 
-def known(modes: tuple[Mode, ...], pod: PodView | None) -> Known:
+def listed(modes: tuple[Mode, ...], pod: PodView | None) -> Listed:
     spec = {"template": {"spec": {"nodeSelector": POOL}}}
     installed = tuple(
         Installed(
@@ -54,7 +54,7 @@ def known(modes: tuple[Mode, ...], pod: PodView | None) -> Known:
         )
         for mode in modes
     )
-    return Known(installed, {("n1", modes[-1]): pod} if pod and modes else {}, NOW)
+    return Listed(installed, {("n1", modes[-1]): pod} if pod and modes else {}, NOW)
 
 
 def node(
@@ -132,7 +132,7 @@ def test_a_node_is_judged_by_its_words_its_pod_and_its_silence(
     health: NodeHealth | None,
     reason: str,
 ) -> None:
-    view = judge_node(given, known(modes, pod))
+    view = judge_node(given, listed(modes, pod))
     assert (view and view.health, view.reason if view else "") == (health, reason)
 
 
@@ -140,7 +140,7 @@ def test_one_node_that_says_much_makes_no_line_of_the_others_longer() -> None:
     """Its annotation may have 256 KiB; each line of a table is as wide as the widest."""
     words = dict.fromkeys(("state", "generation", "policy", "changed", "hold", "reason"), "a b" * 5000)
     much = [node(words), node({"state": "converged", "policy": "x" * 250_000}), node("[" * 250_000)]
-    views = [judge_node(each, known(INSTALL, READY)) for each in (*much, node({"policy": "x" * 15_000}))]
+    views = [judge_node(each, listed(INSTALL, READY)) for each in (*much, node({"policy": "x" * 15_000}))]
     seen = replace(SEEN, nodes=tuple(view for view in views if view))
     assert len(seen.nodes) == 4
     text = render_overview(seen, every_node=True)

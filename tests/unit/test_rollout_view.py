@@ -17,7 +17,7 @@ from installer.model.names import COMPONENTS, STATUS, Mode
 from installer.model.overview import FleetInstallation, NodeHealth, NodeView, Rollout
 from installer.operator.api import DAEMON_SETS, LEASES, NODES, PODS, KubeApi, Page, Resource
 from installer.operator.inventory import Installed
-from installer.operator.look import look
+from installer.operator.judge import judge_nodes
 from installer.operator.rollout import see_rollouts
 from installer.operator.rollout_view import build_rollout, read_leases
 from installer.report.rollout import print_rollouts
@@ -162,7 +162,7 @@ def test_of_two_pods_of_a_node_the_one_that_is_there_now_counts(
     pods: list[dict[str, Any]], ready: bool
 ) -> None:
     found = {DAEMON_SETS: [daemon_set(Mode.INSTALL)], PODS: pods, NODES: [THE_NODE]}
-    (seen,) = look(Objects(found)).nodes
+    (seen,) = judge_nodes(Objects(found)).nodes
     assert seen.ready is ready
 
 

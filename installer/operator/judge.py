@@ -1,11 +1,11 @@
-"""One look at every node of a cluster: DaemonSets, their pods and the Nodes are listed in pages. Of
-each object only what is needed is kept, and no node costs a request of its own.
+"""Judges every node of a cluster by its DaemonSets, their pods and the Nodes, which are listed in pages.
+Keeps of each object only what it needs, and makes no request for a single node.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from operator import attrgetter
@@ -35,10 +35,10 @@ _DONE = {Mode.INSTALL: Phase.CONVERGED, Mode.REMOVE: Phase.REMOVED}
 _OVER = ("Succeeded", "Failed")  # phases of a pod
 _REVISION = "controller-revision-hash"  # label (Kubernetes API reference, apps/v1 DaemonSet)
 _NO_DAEMON_SET = "no DaemonSet is left to clean it: apply the manifests again"
-_MOST_WORDS = 16_384  # characters; ours have about 3,000 at most (node_status.py)
-_MOST_OF_ONE = 1024
+_STATUS_SIZE = 16_384  # characters; ours has about 3,000 at most (node_status.py)
+_VALUE_SIZE = 1024
 _NAME = 253  # characters of a DNS name (RFC 1123)
-_PATIENCE = 300.0  # seconds that a new node may take until it has a pod
+_POD_SECONDS = 300.0  # until a new node has a pod
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,9 +55,9 @@ class PodView:
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
-    """What was listed beside the nodes. `pods` by node and mode; `words` by the Lease's name: when it was
-    renewed, and how many seconds it is good for. `newest`: the revision of the newest pod of each mode."""
+class Listed:
+    """What was listed besides the nodes. `pods` are by node and mode. `newest`: the revision of the newest
+    pod of each mode."""
 
     installations: tuple[Installed, ...]
     pods: Mapping[tuple[str, Mode], PodView]
@@ -65,18 +65,16 @@ class Known:
     newest: Mapping[Mode, str] = field(default_factory=dict)
 
 
-def look(api: KubeApi, namespace: str = "", instance: str = "") -> Overview:
-    """Raises ApiError."""
+def judge_nodes(api: KubeApi, namespace: str = "", instance: str = "") -> Overview:
+    """Return every node with its health, the worst first, without rollouts. Raises ApiError."""
     installations = find_installations(api, namespace, instance)
     namespaces = sorted({each.what.namespace for each in installations})
     selector = OURS + (f",{INSTANCE_LABEL}={instance}" if instance else "")
-    pods = dict[tuple[str, Mode], PodView]()
-    for each_namespace in namespaces:
-        pods |= read_pods(api.list_objects(PODS, selector, each_namespace))
+    pods = read_pods(pod for each in namespaces for pod in api.list_objects(PODS, selector, each))
     newest = {mode: _newest(pods, mode) for mode in Mode}
     views, others = [], 0
     for node in api.list_objects(NODES):
-        view = judge_node(node, Known(installations, pods, api.now(), newest))
+        view = judge_node(node, Listed(installations, pods, api.now(), newest))
         others += view is None
         views += [view] if view is not None else []
     order = list(NodeHealth)
@@ -86,44 +84,45 @@ def look(api: KubeApi, namespace: str = "", instance: str = "") -> Overview:
 
 
 def find_unclean(api: KubeApi) -> tuple[NodeView, ...]:
-    """Where none of our DaemonSets is left: the nodes that have our annotation, and do not say that they are
-    clean. Raises ApiError."""
+    """Return the nodes whose annotation does not say that they are clean, for a cluster that has none of our
+    DaemonSets. Raises ApiError."""
     found = []
     for node in api.list_objects(NODES):
-        name = text_at(node, "metadata", "name")
-        phase = read_status(mapping_at(node, "metadata")).get("state", "")
+        name, status = text_at(node, "metadata", "name"), read_status(mapping_at(node, "metadata"))
+        phase = status.get("state", "")
         if phase not in ("", Phase.REMOVED):
-            reason = _left_reason(node) or _NO_DAEMON_SET
+            reason = _left_reason(status) or _NO_DAEMON_SET
             reachable = silent_since(node) is None
             found.append(NodeView(name, NodeHealth.DIRTY, reason, phase=phase, reachable=reachable))
     return tuple(found)
 
 
-def judge_node(node: Object, known: Known) -> NodeView | None:
-    """None for a node that no DaemonSet selects and that says nothing of us. Pure."""
+def judge_node(node: Object, listed: Listed) -> NodeView | None:
+    """Return None for a node that no DaemonSet selects and that has no annotation of ours. Pure."""
     metadata = mapping_at(node, "metadata")
     name = text_at(metadata, "name")
-    says = read_status(metadata)
-    modes = _modes(known.installations, name, mapping_at(metadata, "labels"))
+    status = read_status(metadata)
+    labels = mapping_at(metadata, "labels")
+    modes = {each.what.mode for each in listed.installations if _selects(each, name, labels)}
     mode = Mode.REMOVE if Mode.REMOVE in modes else Mode.INSTALL
-    pod = known.pods.get((name, mode))
-    health, reason = NodeHealth.DIRTY, _left_reason(node) or "no DaemonSet selects it any more"
+    pod = listed.pods.get((name, mode))
+    health, reason = NodeHealth.DIRTY, _left_reason(status) or "no DaemonSet selects it any more"
     if modes:
-        health, reason = _judge(node, says, pod, mode, known.now)
-    elif says.get("state", "") in ("", Phase.REMOVED):
+        health, reason = _judge(node, status, pod, mode, listed.now)
+    elif status.get("state", "") in ("", Phase.REMOVED):
         return None
     return NodeView(
         name,
         health,
         cut_line(reason),
-        phase=says.get("state", ""),
-        generation=says.get("generation", ""),
-        wanted=says.get("wanted", ""),
-        outdated=pod is not None and pod.revision != known.newest.get(mode, pod.revision),
-        policy=says.get("policy", ""),
-        version=says.get("version", ""),
-        changed=says.get("changed", ""),
-        hold=cut_line(says.get("hold", "")),
+        phase=status.get("state", ""),
+        generation=status.get("generation", ""),
+        wanted=status.get("wanted", ""),
+        outdated=pod is not None and pod.revision != listed.newest.get(mode, pod.revision),
+        policy=status.get("policy", ""),
+        version=status.get("version", ""),
+        changed=status.get("changed", ""),
+        hold=cut_line(status.get("hold", "")),
         paused=is_paused(metadata),
         ready=pod is not None and pod.ready,
         reachable=silent_since(node) is None,
@@ -132,57 +131,52 @@ def judge_node(node: Object, known: Known) -> NodeView | None:
 
 
 def _judge(
-    node: Object, says: Mapping[str, str], pod: PodView | None, mode: Mode, now: datetime
+    node: Object, status: Mapping[str, str], pod: PodView | None, mode: Mode, now: datetime
 ) -> tuple[NodeHealth, str]:
-    """Of a node that is selected."""
+    """Judge a node that a DaemonSet selects."""
     if silent_since(node) is not None:
         return NodeHealth.SILENT, "its kubelet is silent"
     if pod is None:
         age = (now - parse_time(text_at(node, "metadata", "creationTimestamp"))).total_seconds()
-        health = NodeHealth.SILENT if age > _PATIENCE else NodeHealth.WORKING
+        health = NodeHealth.SILENT if age > _POD_SECONDS else NodeHealth.WORKING
         return health, "the DaemonSet selects it, but it has no pod"
-    phase, reason = says.get("state", ""), says.get("reason", "")
+    phase, reason = status.get("state", ""), status.get("reason", "")
     if phase == Phase.PAUSED:
         return NodeHealth.PAUSED, reason
     if phase in _WORKING or (mode is Mode.REMOVE and phase == Phase.CONVERGED):
         return _unready(pod, reason or phase)
-    if phase in ("", _DONE[mode]):  # without annotations, the pod alone says it
+    if phase in ("", _DONE[mode]):  # without an annotation, the pod alone decides
         return (NodeHealth.WELL, reason) if pod.ready else _unready(pod, "its pod is not Ready yet")
     return NodeHealth.TROUBLE, reason or pod.complaint
 
 
 def _unready(pod: PodView, reason: str) -> tuple[NodeHealth, str]:
-    """What kubelet complains of does not end by itself."""
+    """A pod that kubelet complains of does not recover by itself."""
     broken = pod.complaint and not pod.ready
     return (NodeHealth.TROUBLE, pod.complaint) if broken else (NodeHealth.WORKING, reason)
-
-
-def _modes(installations: Sequence[Installed], name: str, labels: Mapping[str, Any]) -> set[Mode]:
-    return {each.what.mode for each in installations if _selects(each, name, labels)}
 
 
 def _selects(installation: Installed, name: str, labels: Mapping[str, Any]) -> bool:
     try:
         return selects(installation.template, name, labels)
     except ValueError:
-        return True  # a word that we do not know is shown rather than hidden
+        return True  # unknown affinity: rather show the node than hide it
 
 
 def read_status(metadata: Object) -> Mapping[str, str]:
-    """The node's own words, each of one line. What is longer than ours can be is not read."""
+    """Read the node's own annotation, each value as one line. Ignores one that is longer than ours can be."""
     text = text_at(metadata, "annotations", STATUS)
     try:
-        found = json.loads(text or "{}") if len(text) <= _MOST_WORDS else {}
+        found = json.loads(text or "{}") if len(text) <= _STATUS_SIZE else {}
     except (ValueError, RecursionError):
         return {}
-    said = found.items() if isinstance(found, dict) else ()
-    return {str(key): cut_line(str(value), _MOST_OF_ONE) for key, value in said}
+    values = found.items() if isinstance(found, dict) else ()
+    return {str(key): cut_line(str(value), _VALUE_SIZE) for key, value in values}
 
 
-def _left_reason(node: Object) -> str:
-    """Why an uninstallation has left it behind; empty if none has."""
-    says = read_status(mapping_at(node, "metadata"))
-    return says.get("reason", "") if says.get("state") == LEFT else ""
+def _left_reason(status: Mapping[str, str]) -> str:
+    """Return why an uninstallation has left the node as it was; empty if none has."""
+    return status.get("reason", "") if status.get("state") == LEFT else ""
 
 
 def read_pods(pods: Iterable[Object]) -> dict[tuple[str, Mode], PodView]:
@@ -205,6 +199,6 @@ def read_pods(pods: Iterable[Object]) -> dict[tuple[str, Mode], PodView]:
 
 
 def _newest(pods: Mapping[tuple[str, Mode], PodView], mode: Mode) -> str:
-    """The controller makes pods of the present template only."""
+    """Return the revision of the present template: the controller creates pods of no other."""
     found = [pod for (_, of), pod in pods.items() if of is mode and not pod.over]
     return max(found, key=attrgetter("created")).revision if found else ""
