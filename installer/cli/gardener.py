@@ -24,8 +24,8 @@ def run_extension(arguments: argparse.Namespace, options: Options) -> int:
         )
     from installer.gardener.controller import Setup
     from installer.gardener.desired import Renderer
-    from installer.gardener.pulses import Pulses
     from installer.gardener.service import serve
+    from installer.gardener.watchdog import Watchdog
     from installer.operator.api import LEASE, SHOOT
     from installer.operator.kube import connect, connect_with
     from installer.report.events import build_reporter
@@ -48,7 +48,7 @@ def run_extension(arguments: argparse.Namespace, options: Options) -> int:
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, end)
-    setup = Setup(renderer, name, pod, partial(connect_with, limits=SHOOT), Pulses(arguments.alive))
+    setup = Setup(renderer, name, pod, partial(connect_with, limits=SHOOT), Watchdog(arguments.alive))
     seed, leases = connect(), connect(LEASE)
     led = serve(seed, leases, setup, namespace, stop, lambda line: emit(Event("extension", line)))
     if not led:

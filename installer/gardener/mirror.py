@@ -1,5 +1,5 @@
-"""What the seed has of one kind of object, kept up to date by a watch. Only what is parsed of an object is
-kept: a Cluster has the whole Shoot, CloudProfile and Seed in it."""
+"""Keeps what the seed has of one kind of object up to date by a watch. Of an object it keeps only what is
+parsed: a Cluster contains the whole Shoot, CloudProfile and Seed."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Iterable
 from typing import Generic, TypeVar
 
-from installer.gardener.pulses import Pulses
+from installer.gardener.watchdog import Watchdog
 from installer.operator.api import ApiError, KubeApi, Resource
 from installer.operator.kube_objects import Object, text_at
 
@@ -17,13 +17,14 @@ Key = tuple[str, str]
 """Namespace (empty for what has none) and name."""
 
 _FIRST, _LONGEST = 0.5, 30.0  # seconds of the back-off
-PULSE_SECONDS = 300.0
-"""Within which it does something: longer than a request, the silence of a watch or a back-off may last."""
+REPORT_SECONDS = 300.0
+"""From one report to the watchdog to the next: longer than a request, the silence of a watch or a
+back-off."""
 
 
 class Mirror(Generic[T]):
-    """`changed` is called with the key of each object that is new, other or gone, from the thread of `run`.
-    An outage leaves everything as it was last known."""
+    """Calls `changed` with the key of each object that is new, changed or gone, from the thread of `run`.
+    During an outage everything stays as it was last known."""
 
     def __init__(
         self,
@@ -33,9 +34,9 @@ class Mirror(Generic[T]):
         changed: Callable[[Key], None],
         selector: str = "",
         log: Callable[[str], None] = lambda _: None,
-        pulses: Pulses | None = None,
+        watchdog: Watchdog | None = None,
     ) -> None:
-        self._pulses = pulses or Pulses()
+        self._watchdog = watchdog or Watchdog()
         self._source, self._resource, self._selector = source, resource, selector
         self._parse, self._changed, self._log = parse, changed, log
         self._known: dict[Key, tuple[str, T | None]] = {}
@@ -56,30 +57,30 @@ class Mirror(Generic[T]):
         """Until `stop`."""
         version, failures = "", 0
         while not stop.is_set():
-            self._pulses.expect(self._resource.plural, PULSE_SECONDS)
+            self._watchdog.expect(self._resource.plural, REPORT_SECONDS)
             try:
                 if not version:
                     version = self._list()
-                for seen in self._follow(version):
-                    self._pulses.expect(self._resource.plural, PULSE_SECONDS)
-                    version, failures = seen, 0
+                for latest in self._follow(version):
+                    self._watchdog.expect(self._resource.plural, REPORT_SECONDS)
+                    version, failures = latest, 0
                     if stop.is_set():
                         return
-                stop.wait(_FIRST)  # the server has ended it, which must not become a race
+                stop.wait(_FIRST)  # the server has ended the watch; do not begin it again at once
             except ApiError as error:
                 if error.expired:
                     version = ""
                     continue
                 failures += 1
-                self._log(f"{self._resource.plural}: {error}; tried again")
+                self._log(f"{self._resource.plural}: {error}; retried")
                 stop.wait(backoff(failures))
 
     def _list(self) -> str:
-        """The version that it shows."""
+        """List the objects; return the version of the list."""
         found: dict[Key, tuple[str, T | None]] = {}
         version = ""
         for page in self._source.list_pages(self._resource, self._selector):
-            self._pulses.expect(self._resource.plural, PULSE_SECONDS)
+            self._watchdog.expect(self._resource.plural, REPORT_SECONDS)
             version = page.version
             found |= {_key(each): (_version(each), self._parse(each)) for each in page.items}
         with self._lock:
@@ -91,7 +92,7 @@ class Mirror(Generic[T]):
         return version
 
     def _follow(self, version: str) -> Iterable[str]:
-        """The version after each event."""
+        """Yield the version after each event."""
         for kind, given in self._source.watch(self._resource, version, self._selector):
             version = _version(given) or version
             if kind in ("ADDED", "MODIFIED", "DELETED"):
@@ -106,7 +107,7 @@ class Mirror(Generic[T]):
 
 
 def backoff(failures: int, first: float = _FIRST) -> float:
-    """Seconds; not the same for all, so that they do not come back together."""
+    """Return seconds, with jitter, so that clients do not come back together."""
     return min(_LONGEST, first * 2.0 ** min(failures - 1, 10)) * random.uniform(0.8, 1.2)
 
 

@@ -13,7 +13,7 @@ from installer.model.daemon import Phase
 from installer.model.event import name_some
 from installer.model.instant import plain_time
 from installer.model.names import COMPONENT_LABEL, COMPONENTS, OURS, Mode
-from installer.operator.api import DAEMON_SETS, NODES, PODS, ApiError, KubeApi
+from installer.operator.api import DAEMON_SETS, NODES, PODS, KubeApi
 from installer.operator.judge import PodView, read_pods, read_status
 from installer.operator.kube_objects import (
     Object,
@@ -91,23 +91,23 @@ def name_nodes(nodes: Sequence[Node]) -> str:
 
 
 def ask_nodes(api: KubeApi, mode: Mode, now: datetime) -> Nodes:
-    """One request where all is well, some more where it is not. A removal is done only where neither a
-    DaemonSet nor a pod of an installation is left: whoever put them there, they would bring it back."""
-    try:
-        sets = {text_at(each, *_COMPONENT): each for each in api.list_objects(DAEMON_SETS, OURS)}
-        if mode is Mode.REMOVE and (ending := _who_ends(api, sets.get(COMPONENTS[Mode.INSTALL]), now)):
-            return ending
-        daemon_set = sets.get(COMPONENTS[mode])
-        if daemon_set is None:
-            removal = "The removal is about to be applied in the Shoot."
-            install = "Its DaemonSet is not in the Shoot yet."
-            return Nodes(pending=removal if mode is Mode.REMOVE else install)
-        if _is_done(daemon_set):
-            return Nodes(count=number_at(daemon_set, "status", "desiredNumberScheduled"))
-        pods = _pods(api, mode, text_at(daemon_set, "metadata", "namespace"))
-        return judge(daemon_set, pods, _nodes_of(api, daemon_set), now)
-    except ApiError as error:
-        return Nodes(unknown=f"The Shoot's API server does not list its nodes: {error}")
+    """Judge the nodes: by one request where all is well, by some more otherwise. A removal is done only where
+    neither a DaemonSet nor a pod of an installation is left: whoever created them, they would bring it back.
+
+    Raises ApiError.
+    """
+    sets = {text_at(each, *_COMPONENT): each for each in api.list_objects(DAEMON_SETS, OURS)}
+    if mode is Mode.REMOVE and (ending := _who_ends(api, sets.get(COMPONENTS[Mode.INSTALL]), now)):
+        return ending
+    daemon_set = sets.get(COMPONENTS[mode])
+    if daemon_set is None:
+        removal = "The removal is about to be applied in the Shoot."
+        install = "Its DaemonSet is not in the Shoot yet."
+        return Nodes(pending=removal if mode is Mode.REMOVE else install)
+    if _is_done(daemon_set):
+        return Nodes(count=number_at(daemon_set, "status", "desiredNumberScheduled"))
+    pods = _pods(api, mode, text_at(daemon_set, "metadata", "namespace"))
+    return judge(daemon_set, pods, _nodes_of(api, daemon_set), now)
 
 
 def _pods(api: KubeApi, mode: Mode, namespace: str = "") -> dict[str, PodView]:

@@ -8,12 +8,12 @@ from collections.abc import Callable
 from installer.gardener.controller import Controller, Setup
 from installer.gardener.desired import EXTENSION_TYPE
 from installer.gardener.leases import Leadership, beat
-from installer.gardener.pulses import Pulses
+from installer.gardener.watchdog import Watchdog
 from installer.operator.api import ApiError, KubeApi
 
 _LOOK_SECONDS = 0.2
 _BEAT_SECONDS = 7.5  # a quarter of what the Lease is good for
-_PULSE_SECONDS = 120.0  # longer than two requests for a Lease may last
+_REPORT_SECONDS = 120.0  # longer than two requests for a Lease may last
 
 
 def serve(
@@ -28,7 +28,7 @@ def serve(
     Leases are. Requests for `leases` end in far less than the length of a Lease."""
     leadership = Leadership(leases, namespace, setup.instance, log, setup.lease_pace)
     log(f"{setup.instance} is waiting to become the leader")
-    if not leadership.acquire(stop, lambda: setup.pulses.show(log)):
+    if not leadership.acquire(stop, lambda: setup.watchdog.check(log)):
         return True
     log(f"{setup.instance} leads")
     ended, quiet = threading.Event(), threading.Event()
@@ -47,7 +47,7 @@ def serve(
     seed.fence(held)
     acting = Controller(seed, setup._replace(connect=connect), say)
     controller = threading.Thread(target=acting.run, args=(ended,), daemon=True)
-    heart = threading.Thread(target=_beat, args=(leases, namespace, ended, say, setup.pulses), daemon=True)
+    heart = threading.Thread(target=_beat, args=(leases, namespace, ended, say, setup.watchdog), daemon=True)
     controller.start()
     heart.start()
     # The Lease is given up only after the last write.
@@ -56,7 +56,7 @@ def serve(
     keeper.start()
     # Not as long as the keeper lives: it may be waiting for an answer, while the Lease runs out.
     while held() and controller.is_alive() and not stop.wait(_LOOK_SECONDS * setup.lease_pace):
-        setup.pulses.show(log)
+        setup.watchdog.check(log)
     ended.set()
     lost = not held() or not controller.is_alive()
     if lost:
@@ -73,10 +73,10 @@ def _beat(
     namespace: str,
     ended: threading.Event,
     log: Callable[[str], None],
-    pulses: Pulses,
+    watchdog: Watchdog,
 ) -> None:
     while not ended.is_set():
-        pulses.expect("the heartbeat", _PULSE_SECONDS)
+        watchdog.expect("the heartbeat", _REPORT_SECONDS)
         try:
             beat(leases, namespace, EXTENSION_TYPE)
         except ApiError as error:

@@ -1,9 +1,9 @@
-"""The API servers of the Shoots, asked by threads of their own: one of them may be slow, sick or hostile, and
-must cost the other Shoots nothing. The caller learns when the answer is there.
+"""Asks the API servers of the Shoots, in threads of their own: a slow, sick or hostile server must cost the
+other Shoots nothing. The caller is called back when the answer is there.
 
-A Shoot is asked by one thread at a time, and has a tenth of that at most: who took long is asked again only
-after ten times as long. Credentials are replaced now and then: the Secret is read again whenever a Shoot
-cannot be asked.
+One thread at a time asks a Shoot, and one Shoot gets at most a tenth of its time: after a long answer the
+next question waits ten times as long. Credentials are rotated: the Secret is read again whenever a Shoot
+does not answer.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from enum import Enum
 from typing import NamedTuple
 
 from installer.gardener.nodes import Nodes, ask_nodes
-from installer.gardener.pulses import Pulses
 from installer.gardener.sweep import Swept, sweep
+from installer.gardener.watchdog import Watchdog
 from installer.gardener.work_queue import WorkQueue
 from installer.model.names import Mode
 from installer.operator.api import SECRETS, ApiError, KubeApi
@@ -29,11 +29,11 @@ _ACCESS = ("gardener-internal", "gardener")
 """Secrets of a Shoot's namespace with a kubeconfig of its API server, the nearer address first
 (NewClientForShoot of gardener/gardener)."""
 _ASKERS = 4
-_ASK_SECONDS = 60.0  # all requests of a question
-_SWEEP_SECONDS = 120.0  # after it, what is left is for the next time
-_PULSE_SECONDS = 300.0
+_ASK_SECONDS = 60.0  # for all requests of a question
+_SWEEP_SECONDS = 120.0  # then the next sweep continues
+_REPORT_SECONDS = 300.0
 _SHARE = 10.0
-_FRESH = 20.0  # seconds: another reason to look does not ask a healthy Shoot again for so long
+_FRESH = 20.0  # seconds for which a healthy Shoot is not asked again
 
 
 class _What(Enum):
@@ -43,7 +43,7 @@ class _What(Enum):
 
 
 class _Question(NamedTuple):
-    """`about` is what the answer is good for: the resource version of the ManagedResource."""
+    """`about` says what the answer is valid for: the resource version of the ManagedResource."""
 
     what: _What
     mode: Mode
@@ -51,18 +51,18 @@ class _Question(NamedTuple):
 
 
 class _Answer(NamedTuple):
-    """`time` is monotonic, `took` seconds. `taken`: somebody has had it."""
+    """`time` is monotonic, `took` in seconds. `taken`: it was given out."""
 
     question: _Question
     time: float
     took: float
-    said: Nodes | Swept
+    content: Nodes | Swept
     taken: bool = False
 
 
 class Shoots:
-    """`instance` is the name of our installation in each Shoot. `answered` is called with the namespace, from
-    any thread. `pace` stretches the times between two questions."""
+    """`instance` is the name of our installation in each Shoot. Calls `answered` with the namespace, from any
+    thread. `pace` scales the times between two questions."""
 
     def __init__(
         self,
@@ -71,11 +71,11 @@ class Shoots:
         connect: Callable[[bytes], KubeApi],
         answered: Callable[[str], None],
         log: Callable[[str], None],
-        pulses: Pulses,
+        watchdog: Watchdog,
         pace: float = 1.0,
     ) -> None:
         self._seed, self._instance, self._connect = seed, instance, connect
-        self._answered, self._log, self._pulses, self._pace = answered, log, pulses, pace
+        self._answered, self._log, self._watchdog, self._pace = answered, log, watchdog, pace
         self._queue: WorkQueue[str] = WorkQueue()
         self._lock = threading.Lock()
         self._clients: dict[str, KubeApi] = {}
@@ -83,22 +83,22 @@ class Shoots:
         self._answers: dict[str, _Answer] = {}
 
     def threads(self) -> list[threading.Thread]:
-        """Which ask, and end after `close`."""
+        """Return the threads that ask. They end after `close`."""
         return [threading.Thread(target=self._work, daemon=True) for _ in range(_ASKERS)]
 
     def ask(self, namespace: str, mode: Mode, about: str) -> Nodes | None:
-        """None until there is an answer. It is given once; that a Shoot is healthy, as long as it is fresh
-        and the ManagedResource has the resource version `about`."""
+        """Return None until there is an answer. An answer is given once; that a Shoot is healthy, as long
+        as it is fresh and the ManagedResource has the resource version `about`."""
         found = self._answer(namespace, _Question(_What.NODES, mode, about))
         return found if isinstance(found, Nodes) else None
 
     def sweep(self, namespace: str) -> Swept | None:
-        """None until there is an answer, which is given once."""
+        """Return None until there is an answer, which is given once."""
         found = self._answer(namespace, _Question(_What.SWEEP, Mode.REMOVE, ""))
         return found if isinstance(found, Swept) else None
 
     def uninstall(self, namespace: str) -> None:
-        """KubeApi the DaemonSet of our installation. Whether it is gone, `ask` says."""
+        """Delete the DaemonSet of our installation. `ask` says whether it is gone."""
         self._answer(namespace, _Question(_What.UNINSTALL, Mode.REMOVE, ""))
 
     def _answer(self, namespace: str, question: _Question) -> Nodes | Swept | None:
@@ -106,18 +106,18 @@ class Shoots:
             last, pending = self._answers.get(namespace), self._questions.get(namespace)
             now, wait = time.monotonic(), 0.0
             if pending is not None and pending.what is not _What.NODES:
-                return None  # what is to be done there comes before the next question
+                return None  # a sweep or a deletion comes before the next question
             if last is not None:
                 if last.question == question and (not last.taken or self._is_fresh(last, now)):
                     self._answers[namespace] = last._replace(taken=True)
-                    return last.said
+                    return last.content
                 wait = last.time + _SHARE * last.took - now
             self._questions[namespace] = question
         self._queue.add(namespace, max(0.0, wait))
         return None
 
     def _is_fresh(self, last: _Answer, now: float) -> bool:
-        healthy = isinstance(last.said, Nodes) and last.said.done and last.question.mode is Mode.INSTALL
+        healthy = isinstance(last.content, Nodes) and last.content.done and last.question.mode is Mode.INSTALL
         return healthy and now - last.time <= _FRESH * self._pace
 
     def _work(self) -> None:
@@ -127,50 +127,44 @@ class Shoots:
             who = f"the question to {namespace}"
             try:
                 if question is not None:
-                    self._pulses.expect(who, _PULSE_SECONDS)
+                    self._watchdog.expect(who, _REPORT_SECONDS)
                     self._put(namespace, question)
             except Exception as error:
                 self._log(f"{namespace}: {type(error).__name__}: {error}; this is a bug")
             finally:
-                self._pulses.rest(who)
+                self._watchdog.rest(who)
                 self._queue.done(namespace)
 
     def _put(self, namespace: str, question: _Question) -> None:
         begun = time.monotonic()
-        said = self._say(namespace, question)
+        content = self._fetch(namespace, question)
         now = time.monotonic()
         with self._lock:
             forgotten = namespace not in self._questions
             if self._questions.get(namespace) == question:
                 del self._questions[namespace]
-                self._answers[namespace] = _Answer(question, now, now - begun, said)
+                self._answers[namespace] = _Answer(question, now, now - begun, content)
         if forgotten:
             self._disconnect(namespace)
         else:
             self._answered(namespace)
 
-    def _say(self, namespace: str, question: _Question) -> Nodes | Swept:
-        sweeps = question.what is _What.SWEEP
+    def _fetch(self, namespace: str, question: _Question) -> Nodes | Swept:
+        sweeps, now = question.what is _What.SWEEP, datetime.now(UTC)
         try:
             client = self._client_of(namespace)
             with client.within(_SWEEP_SECONDS if sweeps else _ASK_SECONDS):
-                if question.what is _What.UNINSTALL:
-                    delete_installation(client, self._instance)
-                    return Nodes(pending="The DaemonSet of the installation is being deleted.")
+                if question.what is _What.NODES:
+                    return ask_nodes(client, question.mode, now)
                 if sweeps:
-                    swept = sweep(client, self._instance, datetime.now(UTC))
-                    failed = swept.waits
-                else:
-                    nodes = ask_nodes(client, question.mode, datetime.now(UTC))
-                    failed = nodes.unknown
+                    return sweep(client, self._instance, now)
+                delete_installation(client, self._instance)
+                return Nodes(pending="The DaemonSet of the installation is being deleted.")
         except ApiError as error:
             self._disconnect(namespace)
-            what = f"The Shoot's API server does not list its nodes: {error}"
-            left = f"The Shoot's API server does not list what is left there: {error}"
-            return Swept(waits=left) if sweeps else Nodes(unknown=what)
-        if failed:
-            self._disconnect(namespace)
-        return swept if sweeps else nodes
+            what = "what is left there" if sweeps else "its nodes"
+            why = f"The Shoot's API server does not list {what}: {error}"
+            return Swept(waits=why) if sweeps else Nodes(unknown=why)
 
     def _client_of(self, namespace: str) -> KubeApi:
         """Raises ApiError."""

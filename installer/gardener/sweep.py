@@ -1,5 +1,5 @@
-"""What a ManagedResource leaves in a Shoot, taken out of it: what its pods needed to decide whether they have
-to clean up, what they wrote, and our marks on the Nodes.
+"""Removes what a ManagedResource leaves in a Shoot: what its pods needed to decide whether they have to
+clean up, what they wrote, and our marks on the Nodes.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from datetime import datetime
 
 from installer.gardener.nodes import SILENCE, Node, name_nodes, silent_words
 from installer.model.names import INSTANCE_LABEL, OURS
-from installer.operator.api import DAEMON_SETS, NODES, PODS, ApiError, KubeApi
+from installer.operator.api import DAEMON_SETS, NODES, PODS, KubeApi
 from installer.operator.clean_nodes import clean_nodes
 from installer.operator.inventory import (
     DEFINITIONS,
@@ -24,33 +24,31 @@ from installer.operator.kube_objects import silent_since, text_at
 
 @dataclass(frozen=True, slots=True)
 class Swept:
-    """`waits`: why nothing has been deleted yet. `left`: what stays, and why."""
+    """`waits`: why nothing has been deleted yet. `left`: what remains, and why."""
 
     waits: str = ""
     left: str = ""
 
 
 def sweep(api: KubeApi, instance: str, now: datetime) -> Swept:
-    """Deletes everything of the instance, if nothing of it still runs. A pod on a node that is off asks,
-    when that comes back, whether it has to clean up: as long as there is one, all stays. People's Adjustments
-    stay, with their definition. May be done again after any part of it."""
-    try:
-        _, owned = find_owned(api, instance)
-        if sets := [each.path for each in owned if each.resource == DAEMON_SETS]:
-            return Swept(left=f"{', '.join(sets)} still in the Shoot, and so is all that its pods need")
-        ending, silent = _find_pods(api, instance, now)
-        if ending:
-            return Swept(waits=f"Nodes are clean; waiting for {name_nodes(ending)}.")
-        if silent:
-            return Swept(left=f"what the pods need that have not ended on {name_nodes(silent)}")
-        has_definition = any(each.resource == DEFINITIONS for each in owned)
-        adjustments = find_adjustments(api) if has_definition else ()
-        clean_nodes(api)
-        delete_owned(api, [each for each in owned if not _holds(each, adjustments)])
-        few = "1 Adjustment" if len(adjustments) == 1 else f"{len(adjustments)} Adjustments"
-        return Swept(left=f"{few} of people's, with the definition" if adjustments else "")
-    except ApiError as error:
-        return Swept(waits=f"The Shoot's API server does not list what is left there: {error}")
+    """Delete everything of the instance, if none of its pods runs any more. A pod on a node that is off
+    asks, when the node comes back, whether it has to clean up: as long as there is one, everything stays.
+    People's Adjustments stay, with their definition. May be repeated after any part of it. Raises
+    ApiError."""
+    _, owned = find_owned(api, instance)
+    if sets := [each.path for each in owned if each.resource == DAEMON_SETS]:
+        return Swept(left=f"{', '.join(sets)} still in the Shoot, and so is all that its pods need")
+    ending, silent = _find_pods(api, instance, now)
+    if ending:
+        return Swept(waits=f"Nodes are clean; waiting for {name_nodes(ending)}.")
+    if silent:
+        return Swept(left=f"what the pods need that have not ended on {name_nodes(silent)}")
+    has_definition = any(each.resource == DEFINITIONS for each in owned)
+    adjustments = find_adjustments(api) if has_definition else ()
+    clean_nodes(api)
+    delete_owned(api, [each for each in owned if not _holds(each, adjustments)])
+    few = "1 Adjustment" if len(adjustments) == 1 else f"{len(adjustments)} Adjustments"
+    return Swept(left=f"{few} of people's, with the definition" if adjustments else "")
 
 
 def _holds(owned: Owned, adjustments: tuple[str, ...]) -> bool:
@@ -61,7 +59,7 @@ def _holds(owned: Owned, adjustments: tuple[str, ...]) -> bool:
 
 
 def _find_pods(api: KubeApi, instance: str, now: datetime) -> tuple[list[Node], list[Node]]:
-    """The nodes that have some and are awaited, and those that are not. Raises ApiError."""
+    """Return the nodes with pods that are awaited, and those that are not. Raises ApiError."""
     ending, silent = list[Node](), list[Node]()
     pods = api.list_objects(PODS, f"{OURS},{INSTANCE_LABEL}={instance}")
     for name in sorted({text_at(pod, "spec", "nodeName") for pod in pods}):

@@ -1,5 +1,4 @@
-"""Which Extensions are to be looked at, and when: each once, however often it was named, and by one thread
-at a time."""
+"""Says which keys are due, and when: each once, however often it was added, and to one thread at a time."""
 
 from __future__ import annotations
 
@@ -12,7 +11,7 @@ from installer.gardener.mirror import backoff
 
 K = TypeVar("K")
 
-_FIRST = 0.05  # seconds: mostly another writer was quicker, and its change is on its way to us
+_FIRST = 0.05  # seconds: usually another writer was quicker, and the watch is about to bring its change
 
 
 class WorkQueue(Generic[K]):
@@ -27,15 +26,15 @@ class WorkQueue(Generic[K]):
         self._closed = False
 
     def add(self, key: K, seconds: float = 0.0) -> None:
-        """To be looked at in `seconds`, or earlier if it was due earlier."""
+        """Make the key due in `seconds`, or earlier if it was due earlier."""
         with self._changed:
             when = self._clock() + seconds
             self._due[key] = min(when, self._due.get(key, when))
             self._changed.notify()
 
     def take(self, wait: bool = True) -> K | None:
-        """What is due first; waits for it. None when the queue is closed, or where nothing is due and nobody
-        waits. The taker says `done`."""
+        """Wait for the key that is due first. Returns None when the queue is closed, and without `wait`
+        where no key is due. The taker calls `done`."""
         with self._changed:
             while not self._closed:
                 free = [(when, key) for key, when in self._due.items() if key not in self._taken]
@@ -51,7 +50,7 @@ class WorkQueue(Generic[K]):
             return None
 
     def done(self, key: K, failed: bool = False) -> None:
-        """After a failure it is due again, later each time."""
+        """Release the key. After a failure it is due again, later each time."""
         with self._changed:
             self._taken.discard(key)
             if not failed:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from installer.gardener.pulses import Pulses
+from installer.gardener.watchdog import Watchdog
 from installer.gardener.work_queue import WorkQueue
 
 
@@ -79,14 +79,14 @@ def test_a_closed_queue_gives_nothing() -> None:
 
 def test_who_is_not_heard_of_in_time_hangs(tmp_path: Path) -> None:
     clock, alive = Clock(), tmp_path / "alive"
-    pulses = Pulses(alive, clock)
-    pulses.expect("clusters", 300)
-    pulses.expect("a Shoot", 900)
+    watchdog = Watchdog(alive, clock)
+    watchdog.expect("clusters", 300)
+    watchdog.expect("a Shoot", 900)
     clock.time += 301
-    assert pulses.show() == ["clusters"]
+    assert watchdog.check() == ["clusters"]
     assert not alive.exists()
-    pulses.expect("clusters", 300)
-    pulses.rest("a Shoot")
+    watchdog.expect("clusters", 300)
+    watchdog.rest("a Shoot")
     clock.time += 299
-    assert pulses.show() == []
+    assert watchdog.check() == []
     assert alive.exists()

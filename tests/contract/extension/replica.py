@@ -11,8 +11,8 @@ from typing import Any
 
 from installer.gardener.controller import Setup
 from installer.gardener.desired import Renderer
-from installer.gardener.pulses import Pulses
 from installer.gardener.service import serve
+from installer.gardener.watchdog import Watchdog
 from installer.operator.api import LEASE, Limits
 from installer.operator.api import SHOOT as SHOOT_LIMITS
 from installer.operator.kube import connect_with
@@ -36,7 +36,7 @@ class Replica:
         world: Landscape,
         name: str = "replica-1",
         seed: Any = None,
-        pulses: Pulses | None = None,
+        watchdog: Watchdog | None = None,
         leases: Any = None,
         shoot: Limits = SHOOT_LIMITS,
     ) -> None:
@@ -45,7 +45,7 @@ class Replica:
         leases = leases or connect_with(kubeconfig, replace(LEASE, seconds=LEASE.seconds * LEASE_PACE))
         renderer = Renderer(CASES / "values.yaml", (CASES / "deployment.yaml",))
         connect = partial(connect_with, limits=shoot)
-        setup = Setup(renderer, renderer.check()[0], name, connect, pulses or Pulses(), PACE, LEASE_PACE)
+        setup = Setup(renderer, renderer.check()[0], name, connect, watchdog or Watchdog(), PACE, LEASE_PACE)
         self.lines: list[str] = []
         self._stop = threading.Event()
         self.ended_well: bool | None = None

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from installer.gardener.decide import FINALIZER
-from installer.gardener.pulses import Pulses
+from installer.gardener.watchdog import Watchdog
 from installer.operator.kube import connect_with
 from tests.contract.extension.replica import (
     CHANGED,
@@ -171,21 +171,21 @@ def test_a_mirror_that_breaks_ends_the_replica(world: Landscape) -> None:
 def test_a_watch_that_hangs_is_said_to_the_probes(world: Landscape, tmp_path: Path) -> None:
     """And what does its work is not: each thread is heard of, while nothing happens too."""
     now, hangs, lifted, alive = [0.0], threading.Event(), threading.Event(), tmp_path / "alive"
-    pulses = Pulses(alive, lambda: now[0])
+    watchdog = Watchdog(alive, lambda: now[0])
 
     def hang() -> Iterator[Any]:
         hangs.set()
         lifted.wait()
         yield from ()
 
-    replica = Replica(world, seed=OddClusters(world, hang), pulses=pulses)
+    replica = Replica(world, seed=OddClusters(world, hang), watchdog=watchdog)
     try:
         assert hangs.wait(300)
         world.seed.wait(alive.exists)
         now[0] += 1000.0
         world.seed.wait(lambda: "hangs: clusters" in replica.lines)
         alive.unlink()
-        assert pulses.show() == ["clusters"]
+        assert watchdog.check() == ["clusters"]
         assert not alive.exists()
     finally:
         lifted.set()

@@ -9,7 +9,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from installer.gardener.pulses import Pulses
+from installer.gardener.watchdog import Watchdog
 from installer.operator.api import DAEMON_SETS, ApiError, Limits
 from installer.operator.kube import connect_with
 from tests.contract.extension.replica import SHOOT, Replica
@@ -66,7 +66,7 @@ def test_hostile_shoots_take_nothing_from_the_others(
     world: Landscape, way: Callable[[], Iterator[bytes]]
 ) -> None:
     """More of them than there are threads; the pod is not restarted for it, either."""
-    pulses = Pulses()
+    watchdog = Watchdog()
     with ExitStack() as stack:
         server = stack.enter_context(HostileServer(way))
         data = {"kubeconfig": b64encode(server.kubeconfig().encode()).decode()}
@@ -75,7 +75,7 @@ def test_hostile_shoots_take_nothing_from_the_others(
             world.add_shoot(namespace)
             world.seed.patch(Name(SECRETS, namespace, "gardener-internal"), {"data": data})
             world.enable(namespace)
-        replica = Replica(world, pulses=pulses, shoot=SMALL)
+        replica = Replica(world, watchdog=watchdog, shoot=SMALL)
         stack.callback(replica.stop)
         world.seed.wait(lambda: server.requests > MORE_THAN_WORKERS)
         world.add_shoot(SHOOT)
@@ -83,7 +83,7 @@ def test_hostile_shoots_take_nothing_from_the_others(
         world.rest(SHOOT, "Create Succeeded")
         world.disable(SHOOT)
         world.gone(SHOOT)
-        assert not pulses.show()
+        assert not watchdog.check()
         world.disable(hostile[0])
         world.says(hostile[0], "Progressing", "does not list its nodes")
         assert world.resource(hostile[0])
