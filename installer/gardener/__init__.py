@@ -1,4 +1,4 @@
-"""Gardener's extension: what becomes of the Extension resources of our type on a seed.
+"""Gardener's extension: decides what becomes of the Extension resources of our type on a seed.
 
 Level-triggered: each pass looks at an Extension, its Cluster and its ManagedResources as they are now, and
 decides what to write, to delete and to report. Nothing is remembered in between, so a controller that was

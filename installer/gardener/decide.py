@@ -1,12 +1,11 @@
-"""What is to be done for one Extension now. Pure; docs/architecture.md has the reasons.
+"""Decides what to do for one Extension now. Pure; docs/architecture.md has the reasons.
 
-An operation of gardenlet's ends with `Succeeded` when everything that it asked for is written; whether it
-works on the nodes is the condition's to say. A deletion ends when the nodes are clean.
+An operation of gardenlet ends with `Succeeded` when everything that it asked for is written; the condition
+says whether that works on the nodes. A deletion ends when the nodes are clean.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Protocol
@@ -23,11 +22,11 @@ from installer.operator.kube_objects import cut_line, parse_time
 FINALIZER = "extensions.gardener.cloud/cri-resmgr-extension"
 
 _CLEANING = timedelta(minutes=30)  # until a node that is not clean is an error; nothing is given up then
-_TOLD = timedelta(minutes=2)  # until it stands in lastError, all that gardenlet shows after 3 minutes
+_SHOWN = timedelta(minutes=2)  # until lastError has it, all that gardenlet shows after 3 minutes
 _WARNINGS = 20  # of a configuration
 _SOON, _HEALTH, _LATER = 5.0, 60.0, 600.0
-"""Seconds until the next look: while we wait, to see whether the nodes are well, and at what only people can
-correct."""
+"""Seconds until the next look: while we wait, to see whether the nodes are well, and where only a person can
+help."""
 
 
 class Render(Protocol):
@@ -37,8 +36,8 @@ class Render(Protocol):
 
 
 class Ask(Protocol):
-    """What the Shoot says of its nodes, for the installation or the removal; None as long as it is asked. A
-    question, and no effect."""
+    """Returns the nodes of the Shoot, judged for the installation or the removal; None while the question is
+    under way. Has no effect."""
 
     def __call__(self, mode: Mode) -> Nodes | None: ...
 
@@ -56,15 +55,15 @@ class Situation:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """To be done in the order of the fields. The next look is `again` seconds later, or at the next
+    """What to do, in the order of the fields. The next look is `again` seconds later, or at the next
     change."""
 
     ensure_finalizer: bool = False
     write: Wanted | None = None
-    keep_objects: bool = False  # the deletion of the ManagedResource is to leave its objects
+    keep_objects: bool = False  # the deletion of the ManagedResource leaves its objects
     delete: bool = False  # the ManagedResource
-    uninstall: bool = False  # the DaemonSet of the installation in the Shoot, which nobody deletes
-    sweep: bool = False  # what is left in the Shoot; see `after_sweep`
+    uninstall: bool = False  # delete the DaemonSet of the installation in the Shoot, which no one else does
+    sweep: bool = False  # delete what is left in the Shoot; see `after_sweep`
     report: Report = field(default_factory=Report)
     remove_operation: bool = False
     remove_finalizer: bool = False
@@ -94,13 +93,14 @@ def _look_at_health(situation: Situation, shoot: Shoot, ask: Ask) -> Decision:
     if resource is not None and resource.status_of("ResourcesApplied") == "True" and not shoot.hibernated:
         nodes = ask(Mode.INSTALL)
         if nodes is None:
-            return Decision(again=_HEALTH)  # what was said of them stays
+            return Decision(again=_HEALTH)  # the condition stays as it is
     health = build_health(resource, nodes, shoot.hibernated)
     return Decision(report=Report(health=health), again=_SOON if health.status == "Progressing" else _HEALTH)
 
 
 def _is_due(extension: Extension) -> bool:
-    """Not what has changed on the seed meanwhile: gardenlet says when, often in a maintenance window."""
+    """Whether gardenlet asks for a reconciliation, often in a maintenance window. A change on the seed is
+    not a reason."""
     return (
         extension.operation in ("reconcile", "restore")
         or extension.observed_generation != extension.generation
@@ -109,7 +109,7 @@ def _is_due(extension: Extension) -> bool:
 
 
 def _kind(extension: Extension) -> str:
-    """The type of the operation, as Gardener's ComputeOperationType has it."""
+    """Return the type of the operation, as Gardener's ComputeOperationType does."""
     if extension.operation == "restore":
         return "Restore"
     unfinished = extension.last_state != "Succeeded"
@@ -119,7 +119,7 @@ def _kind(extension: Extension) -> str:
 
 
 def _reconcile(situation: Situation, shoot: Shoot, renderer: Render) -> Decision:
-    """What was applied earlier stays as it is where the new configuration is wrong."""
+    """Leave what was applied earlier as it is where the new configuration is invalid."""
     extension, kind = situation.extension, _kind(situation.extension)
     if situation.resource is not None and situation.resource.deleting:
         what = "An earlier ManagedResource of cri-resmgr is still being deleted."
@@ -127,7 +127,9 @@ def _reconcile(situation: Situation, shoot: Shoot, renderer: Render) -> Decision
     try:
         wanted = renderer.render(extension, shoot, Mode.INSTALL)
     except OperatorFaultError as error:
-        return _failed(situation, kind, _operators_fault(error), _LATER)
+        # Every Shoot shows it, and only the operators of the landscape can correct it.
+        what = "The extension's ControllerDeployment is invalid; the nodes keep what they have: "
+        return _failed(situation, kind, what + "; ".join(error.faults), _LATER)
     except InvalidInputError as error:
         what = "The configuration is invalid; the nodes keep what they have: " + "; ".join(error.faults)
         return _failed(situation, kind, what, _LATER, CONFIGURATION_PROBLEM)
@@ -139,24 +141,17 @@ def _reconcile(situation: Situation, shoot: Shoot, renderer: Render) -> Decision
         report=Report(
             operation=Operation(kind, "Succeeded", 100, "The ManagedResource of cri-resmgr is written."),
             observed=True,
-            # Whether the nodes are well is not asked now; what was said of them stays.
+            # This does not ask whether the nodes are well: the condition stays.
             health=None if unchanged else health,
-            provider_status=_provider_status(wanted),
+            provider_status={
+                "managedResource": wanted.name,
+                "secret": wanted.secret_name,
+                "warnings": [cut_line(each, 500) for each in wanted.warnings[:_WARNINGS]],
+            },
         ),
         remove_operation=True,
         again=_SOON,
     )
-
-
-def _provider_status(wanted: Wanted) -> Mapping[str, object]:
-    warnings = [cut_line(each, 500) for each in wanted.warnings[:_WARNINGS]]
-    return {"managedResource": wanted.name, "secret": wanted.secret_name, "warnings": warnings}
-
-
-def _operators_fault(error: OperatorFaultError) -> str:
-    """Every Shoot shows it, and only the operators of the landscape can correct it."""
-    faults = "; ".join(error.faults)
-    return f"The extension's ControllerDeployment is invalid; the nodes keep what they have: {faults}"
 
 
 def _failed(situation: Situation, kind: str, what: str, again: float, *codes: str) -> Decision:
@@ -171,13 +166,13 @@ def _failed(situation: Situation, kind: str, what: str, again: float, *codes: st
 
 
 def _migrate(situation: Situation) -> Decision:
-    """The ManagedResource goes from this seed; everything in the Shoot stays as it is for the next one."""
+    """Delete the ManagedResource from this seed; leave everything in the Shoot to the next one."""
     resource = situation.resource
     if resource is not None:
         what = "The ManagedResource is deleted from this seed; the nodes keep what they have."
         return Decision(
             keep_objects=not resource.keep_objects,
-            # Not before the other is known to be written: else the nodes would be cleaned.
+            # Not before keepObjects is known to be written: else the nodes would be cleaned.
             delete=resource.keep_objects and not resource.deleting,
             report=Report(operation=Operation("Migrate", "Processing", 50, what)),
             again=_SOON,
@@ -191,7 +186,7 @@ def _migrate(situation: Situation) -> Decision:
 
 
 def _delete(situation: Situation, renderer: Render, ask: Ask) -> Decision:
-    """The nodes are cleaned first, and only then goes what could clean them."""
+    """Clean the nodes first, and only then delete what could clean them."""
     extension, shoot, resource = situation.extension, situation.shoot, situation.resource
     if FINALIZER not in extension.finalizers:
         return Decision()
@@ -205,7 +200,7 @@ def _delete(situation: Situation, renderer: Render, ask: Ask) -> Decision:
         return _delete_resource(resource, "The ManagedResource of cri-resmgr is deleted.")
     try:
         wanted = renderer.render(extension, shoot, Mode.REMOVE)
-    except InvalidInputError as error:  # of what holds for all Shoots: their owners' is not read for it
+    except InvalidInputError as error:  # in the values for all Shoots: a removal reads no owner's
         what = "The nodes cannot be cleaned: " + "; ".join(error.faults)
         return _failed(situation, "Delete", what, _LATER)
     if resource.secrets != (wanted.secret_name,):
@@ -218,7 +213,7 @@ def _delete(situation: Situation, renderer: Render, ask: Ask) -> Decision:
         return Decision(again=_SOON)
     applied = resource.status_of("ResourcesApplied") == "True"
     if not nodes.done:
-        # What a failed installation has left is not known to gardener-resource-manager.
+        # gardener-resource-manager does not know what a failed installation has left.
         return replace(_cleaning(situation, _what_is_awaited(nodes)), uninstall=applied and nodes.installed)
     if not applied:
         return _cleaning(
@@ -243,14 +238,14 @@ def _what_is_awaited(nodes: Nodes) -> str:
 def _cleaning(situation: Situation, what: str, write: Wanted | None = None, failed: bool = False) -> Decision:
     since = situation.now - parse_time(situation.extension.deleted)
     late = write is None and since > _CLEANING
-    told = write is None and (failed or since > _TOLD)
-    operation = Operation("Delete", "Error" if late else "Processing", 50 if late else 20, what, late=told)
+    shown = write is None and (failed or since > _SHOWN)
+    operation = Operation("Delete", "Error" if late else "Processing", 50 if late else 20, what, late=shown)
     health = Condition("False" if late or failed else "Progressing", "Removing", what)
     return Decision(write=write, report=Report(operation=operation, health=health), again=_SOON)
 
 
 def _delete_resource(resource: ManagedResource, what: str) -> Decision:
-    """What was said of the nodes stays, until nothing is left."""
+    """Leave the condition as it is until nothing is left."""
     if resource.deleting:
         return Decision(again=_SOON)
     return Decision(
@@ -261,7 +256,8 @@ def _delete_resource(resource: ManagedResource, what: str) -> Decision:
 
 
 def after_sweep(situation: Situation, decision: Decision, swept: Swept | None) -> Decision:
-    """What remains to be done of a decision when the Shoot was swept; None as long as that is under way."""
+    """Return what remains of a decision after the sweep of the Shoot. `swept` is None while that is under
+    way."""
     if swept is None:
         return Decision(again=_SOON)
     if swept.waits:

@@ -1,8 +1,9 @@
-"""The objects that a Shoot's namespace on the seed should have: Secret and ManagedResource, for the
-installation or for the removal. Rendered as the verb `manifests` does it.
+"""Renders the objects that a Shoot's namespace on the seed should have: Secret and ManagedResource, for the
+installation or for the removal, as `manifests` renders them.
 
-Both forms have the same ManagedResource: where it turns from one to the other, what only the first had is
-deleted from the Shoot, and no pod of it can come back to a node that the other has cleaned.
+Both have the same ManagedResource. When it changes from the one to the other, gardener-resource-manager
+deletes what only the first had, so no pod of the installation can come back to a node that the removal has
+cleaned.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _NOBODY = parse_extension({})
 
 
 class OperatorFaultError(InvalidInputError):
-    """The values that hold for every Shoot are wrong: nothing that its owner could correct."""
+    """The values for every Shoot are invalid: the owner of a Shoot cannot correct them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,18 +48,15 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Renderer:
-    """`values` is our values file, `deployment` has the values of the ControllerDeployment's chart; both hold
-    for every Shoot."""
+    """`values` is our values file, `deployment` has the values of the ControllerDeployment's chart; both
+    are for every Shoot."""
 
     values: Path | None = None
     deployment: tuple[Path, ...] = ()
 
     def check(self) -> tuple[str, tuple[str, ...]]:
-        """The name of the ManagedResource of every Shoot, and what is wrong or odd in what holds for all of
-        them, as long as nodes can be cleaned with it.
-
-        Raises InvalidInputError where they could not.
-        """
+        """Return the name of the ManagedResource of every Shoot, and the faults and warnings of the values
+        for all of them. Raises InvalidInputError where no node could be cleaned with these values."""
         anywhere = Shoot(version="", hibernated=False)
         wanted = self.render(_NOBODY, anywhere, Mode.REMOVE)
         try:
@@ -67,11 +65,12 @@ class Renderer:
             return wanted.name, error.faults
 
     def render(self, extension: Extension, shoot: Shoot, mode: Mode) -> Wanted:
-        """A removal asks for nothing but the images: the configuration may be broken, and the nodes that an
-        earlier `nodeSelector` chose are to be cleaned, too. On a node without us it does nothing.
+        """Render the ManagedResource. A removal reads nothing but the images: the configuration may be
+        broken, and it also has to clean the nodes that an earlier `nodeSelector` chose. On other nodes it
+        does nothing.
 
         Raises InvalidInputError with every fault of the values and of the providerConfig, and
-        OperatorFaultError if none of them is the owner's.
+        OperatorFaultError if the owner can correct none of them.
         """
         try:
             return self._render(extension, shoot, mode)
@@ -116,13 +115,13 @@ class Renderer:
 
 
 def _images_of(deployment: Path) -> Mapping[str, Any]:
-    """A ControllerDeployment without all else that holds for the nodes. Raises InvalidInputError."""
+    """Reduce a ControllerDeployment to its images. Raises InvalidInputError."""
     data = parse_mapping(read_file(deployment), str(deployment)).data
     values = mapping_at(data, "providerConfig", "values") or mapping_at(data, "helm", "values") or data
     vector = {key: values[key] for key in ("imageVectorOverwrite",) if values.get(key) is not None}
     return {"kind": "ControllerDeployment", "providerConfig": {"values": vector}}
 
 
-def _placed(said: str) -> str:
-    """The entry may have another index in the owner's list than in ours."""
-    return said.replace("spec.extensions.0.providerConfig", "providerConfig")
+def _placed(fault: str) -> str:
+    """Drop the index: the entry may have another one in the owner's list."""
+    return fault.replace("spec.extensions.0.providerConfig", "providerConfig")

@@ -1,8 +1,8 @@
-"""The two Leases of the controller: who of its replicas acts, and that one does, which gardenlet looks
-at (docs/extensions/heartbeat.md of gardener/gardener).
+"""The two Leases of the controller: which of its replicas leads, and the heartbeat that gardenlet checks
+(docs/extensions/heartbeat.md of gardener/gardener).
 
-The client library has a leader election too; it ends at the first request that gets no answer, and writes
-times of the local time zone.
+The client library also has a leader election. It ends at the first request without an answer, and writes
+times in the local time zone.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ HEARTBEAT = "gardener-extension-heartbeat"
 LEADER = "cri-resmgr-extension-leader-election"
 _HEARTBEAT_SECONDS = 30
 _LEASE_SECONDS, _RENEW_SECONDS, _RETRY_SECONDS = 15, 10.0, 2.0
-"""As client-go has them. Whoever could not renew for _RENEW_SECONDS stops before another one may begin."""
+"""As in client-go. A leader that could not renew for _RENEW_SECONDS stops before another one may begin."""
 
 
 class Leadership:
-    """`held()` is whether `me` is the leader now. `clock` (seconds, only moves on) decides when the Lease of
-    another one is over: since it was seen to change, whatever the clocks of others say. `pace` stretches all
-    its times: tests are in a hurry."""
+    """`held()` says whether `me` leads now. `clock` (seconds, only moves on) decides when the Lease of
+    another replica is over: counted since it last changed here, whatever the clocks of others say. `pace`
+    scales all times: tests are in a hurry."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class Leadership:
         return renewed is not None and self._clock() - renewed < self._renew
 
     def acquire(self, stop: threading.Event, alive: Callable[[], object] = lambda: None) -> bool:
-        """Waits until it is held; False when stopped. Says before each attempt that it is `alive`."""
+        """Wait until it is held; return False when stopped. Calls `alive` before each attempt."""
         while not stop.is_set():
             alive()
             self.attempt()
@@ -61,7 +61,8 @@ class Leadership:
         return False
 
     def keep(self, stop: threading.Event) -> None:
-        """Renews until it is lost, or until `stop`; then gives it up, so that another one need not wait."""
+        """Renew it until it is lost, or until `stop`; then release it, so that the next leader need not
+        wait."""
         while self.held() and not stop.wait(self._retry):
             self.attempt()
         if self.held():
@@ -105,7 +106,7 @@ class Leadership:
 
 
 def beat(api: KubeApi, namespace: str, name: str) -> None:
-    """Renews the heartbeat of the extension `name`. Raises ApiError."""
+    """Renew the heartbeat of the extension `name`. Raises ApiError."""
     spec = {
         "holderIdentity": name,
         "leaseDurationSeconds": _HEARTBEAT_SECONDS,

@@ -29,8 +29,8 @@ from installer.operator.kube_objects import (
 _COMPONENT = ("metadata", "labels", COMPONENT_LABEL)
 _NAME = 253  # characters of a DNS name (RFC 1123)
 _NAMED = 5  # nodes in a message
-_PATIENCE = timedelta(minutes=5)  # so long a pod may take for a change, or to come to a new node
-SILENCE = timedelta(minutes=10)  # a node that is not heard of so long is not waited for
+_PATIENCE = timedelta(minutes=5)  # for a pod to make a change, or to appear on a new node
+SILENCE = timedelta(minutes=10)  # after it, a silent node is given up
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,10 +41,10 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Nodes:
-    """`left`: the pod there is not ready, for longer than that takes. `silent`: the node says nothing.
-    `given_up`: silent for too long to wait for. `pending`: what is still on its way. `unknown`: why nothing
-    is known. `count`: how many nodes are selected. `installed`, of a removal: a DaemonSet of the installation
-    is there, and nobody is deleting it."""
+    """`left`: nodes whose pod has not been ready for too long. `silent`: nodes whose kubelet is silent.
+    `given_up`: silent for too long to wait for. `pending`: what is still under way. `unknown`: why nothing
+    is known. `count`: how many nodes are selected. `installed`, of a removal: there is a DaemonSet of the
+    installation that no one is deleting."""
 
     count: int = 0
     left: tuple[Node, ...] = ()
@@ -56,7 +56,7 @@ class Nodes:
 
     @property
     def done(self) -> bool:
-        """On every node that can be reached."""
+        """Whether the work is done on every reachable node."""
         return not (self.left or self.silent or self.pending or self.unknown)
 
 
@@ -127,7 +127,7 @@ def _nodes_of(api: KubeApi, daemon_set: Object) -> dict[str, NodeState]:
 
 
 def _who_ends(api: KubeApi, installed: Object | None, now: datetime) -> Nodes | None:
-    """What is left of an installation; None if there is nothing, but on nodes that are not waited for.
+    """Return what is left of an installation; None if nothing is left, except on nodes that are given up.
 
     Raises ApiError.
     """
@@ -161,7 +161,7 @@ def judge(
         if since is not None:
             (given_up if now - since > SILENCE else silent).append(Node(name, silent_words(since)))
         elif node.state == Phase.WAITING:
-            young.append(name)  # for a permit, however long that takes
+            young.append(name)  # it waits for a permit, however long that takes
         elif now - parse_time(pod.created) < _PATIENCE and not pod.complaint:
             young.append(name)
         else:

@@ -1,6 +1,6 @@
-"""What registers the extension with Gardener, with the chart that each gardenlet renders and applies to its
-seed: an Extension for gardener-operator, or ControllerDeployment and ControllerRegistration for the garden
-(docs/extensions/registration.md of gardener/gardener).
+"""Builds the objects that register the extension with Gardener, with the chart that each gardenlet renders
+and applies to its seed: an Extension for gardener-operator, or ControllerDeployment and
+ControllerRegistration for the garden (docs/extensions/registration.md of gardener/gardener).
 
 The chart is templates/chart/. It is text for Helm: nothing is filled in here but the ControllerDeployment's
 values.
@@ -14,14 +14,12 @@ import tarfile
 from base64 import b64encode
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 from installer.errors import InvalidInputError
 from installer.manifests.inputs import ManifestOptions, load_inputs
 from installer.manifests.provider import EXTENSION_TYPE
 from installer.manifests.sources import parse_mapping, read_file
 from installer.manifests.text import dump_objects, render_template
-from installer.manifests.values import Registration
 from installer.rendering import template_text
 
 CHART = (
@@ -42,13 +40,13 @@ _ELSEWHERE = {
     "--managed-resource": "nothing: each Shoot has one",
     "--monitoring": "the output of `manifests --monitoring`, in each Shoot that has the Prometheus operator",
 }
-"""Options that shape what a Shoot gets, and where to say the same for all Shoots."""
+"""Options that shape the objects of a Shoot, and where to set the same for all Shoots."""
 _NAME = "gardener-extension-cri-resmgr"
 
 
 def render_registration(options: ManifestOptions, warn: Callable[[str], None] = lambda _: None) -> str:
-    """The YAML stream; `warn` as for `render_manifests`. `images` also has `extension=REFERENCE`, of the
-    controller. `values` become those of every Shoot.
+    """Return the YAML stream; `warn` as for `render_manifests`. `images` also has `extension=REFERENCE`,
+    the image of the controller. `values` become those of every Shoot.
 
     Raises InvalidInputError with every fault of them that no Shoot could correct.
     """
@@ -89,30 +87,14 @@ def render_registration(options: ManifestOptions, warn: Callable[[str], None] = 
         type=EXTENSION_TYPE,
         chart=b64encode(build_chart()).decode(),
         chart_ref=chart_ref,
-        resource=_resource(inputs.values.registration, old=options.registers_for == "v1beta1"),
+        registration=inputs.values.registration,
         values={"image": {"repository": repository, "tag": tag}, "installer": installer},
     )
     return dump_objects(objects)
 
 
-def _resource(registration: Registration, *, old: bool) -> dict[str, Any]:
-    """What the controller serves. Nodes are cleaned while their API server is there. `old`: for Gardener that
-    does not know of other clusters than Shoots."""
-    enabled = list(registration.auto_enable)
-    auto = {"autoEnable": enabled} if enabled else {}
-    clusters: dict[str, Any] = {**auto, "clusterCompatibility": list(registration.cluster_compatibility)}
-    lifecycle = dict.fromkeys(("delete", "migrate"), "BeforeKubeAPIServer")
-    return {
-        "kind": "Extension",
-        "type": EXTENSION_TYPE,
-        **({"globallyEnabled": bool(enabled)} if old else clusters),
-        "workerlessSupported": False,
-        "lifecycle": {"reconcile": "AfterKubeAPIServer", **lifecycle},
-    }
-
-
 def _split(option: str, reference: str) -> tuple[str, str]:
-    """Repository, and tag or digest. Raises InvalidInputError."""
+    """Return the repository, and the tag or digest. Raises InvalidInputError."""
     repository, at, digest = reference.partition("@")
     if at and digest.startswith("sha256:"):
         return repository, digest
@@ -123,8 +105,8 @@ def _split(option: str, reference: str) -> tuple[str, str]:
 
 
 def build_chart() -> bytes:
-    """The archive, as `helm package` makes one. The same files are the same bytes on every machine: without
-    times, and not compressed, which is not done alike everywhere."""
+    """Return the archive, as `helm package` makes it. The same files are the same bytes on every machine:
+    it has no times, and is not compressed, because compression differs."""
     content = io.BytesIO()
     with tarfile.open(fileobj=content, mode="w", format=tarfile.USTAR_FORMAT) as archive:
         for name in CHART:

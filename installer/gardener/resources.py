@@ -1,9 +1,9 @@
-"""The resources on the seed, as far as a decision needs them. Their shapes are those of Gardener's API groups
-extensions.gardener.cloud/v1alpha1, resources.gardener.cloud/v1alpha1 and, for the Shoot,
+"""Reads the resources on the seed, as far as a decision needs them. Their shapes are those of Gardener's
+API groups extensions.gardener.cloud/v1alpha1, resources.gardener.cloud/v1alpha1 and, for the Shoot,
 core.gardener.cloud/v1beta1.
 
-What is missing or of a wrong type is read as if it were not there: an API server of another version must not
-end the controller.
+A value of a wrong type is read as a missing one: an API server of another version must not end the
+controller.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ _TRUE = ("1", "t", "T", "true", "TRUE", "True")  # as Go's strconv.ParseBool, wh
 @dataclass(frozen=True, slots=True)
 class Extension:
     """`operation` is what gardenlet asks for: reconcile, migrate, restore, or nothing; `asked` is when.
-    `version` is its resource version. `class_` is shoot, seed or garden: for whose sake it is there.
-    `excess`: why its providerConfig is not kept, empty if it is."""
+    `version` is the resource version. `class_` is shoot, seed or garden: whom it serves. `excess`: why its
+    providerConfig is not kept, empty if it is."""
 
     namespace: str
     name: str
@@ -78,9 +78,8 @@ class Shoot:
 
 @dataclass(frozen=True, slots=True)
 class ManagedResource:
-    """`conditions` are those of its present generation: type -> status and message. `failure` is why its
-    objects could not be applied or deleted when that was last tried, whatever the generation; empty if they
-    could."""
+    """`conditions` are those of its present generation: type -> status and message. `failure`: why the last
+    attempt to apply or delete its objects failed, whatever the generation; empty if it did not."""
 
     name: str
     version: str
@@ -122,7 +121,8 @@ def parse_extension(given: Object) -> Extension:
 
 
 def _excess(config: object) -> str:
-    """Why it is more than is read of one Shoot's: all of them share this process. Empty if it is not."""
+    """Return why it is larger than one Shoot's may be, because all Shoots share this process; empty if it is
+    not."""
     level, values, size = [config], 0, 0
     for _ in range(_LEVELS):
         below: list[object] = []
@@ -144,13 +144,13 @@ def _excess(config: object) -> str:
 
 
 def parse_cluster(given: Object) -> Shoot:
-    """The Shoot in a Cluster."""
+    """Read the Shoot in a Cluster."""
     shoot = mapping_at(given, "spec", "shoot")
     metadata, status = mapping_at(shoot, "metadata"), mapping_at(shoot, "status")
     enabled = mapping_at(shoot, "spec", "hibernation").get("enabled") is True
     return Shoot(
         version=text_at(shoot, "spec", "kubernetes", "version"),
-        # Between the wish and its fulfilment there are still nodes.
+        # Until the hibernation is complete, there are still nodes.
         hibernated=enabled and status.get("hibernated") is True,
         deleting=bool(text_at(metadata, "deletionTimestamp")),
         force_deletion=text_at(metadata, "annotations", _FORCE) in _TRUE,
@@ -177,15 +177,15 @@ def parse_managed_resource(given: Object) -> ManagedResource:
 
 
 def _is_failure(condition: Object) -> bool:
-    """gardener-resource-manager writes the generation that it has observed only when it has succeeded. While
-    it tries again, the condition is Progressing with the reason of the failure, and before as after False
+    """gardener-resource-manager writes the generation that it has observed only on success. While it
+    retries, the condition is Progressing with the reason of the failure, and False before and after
     (pkg/resourcemanager/controller/managedresource/reconciler.go of gardener/gardener). gardenlet reads it
-    even without a look at the generation."""
+    without comparing the generation."""
     tried = condition.get("status") == "False" or condition.get("reason") in ("ApplyFailed", "DeletionFailed")
     return condition.get("type") == "ResourcesApplied" and tried
 
 
 def _message(condition: Object) -> str:
-    """Of a server that may quote another one, which belongs to the Shoot's owner."""
+    """Cut it: the server may quote another one, which belongs to the Shoot's owner."""
     said = text_at(condition, "message") or text_at(condition, "reason")
     return cut_line(said, _MESSAGE)

@@ -1,4 +1,5 @@
-"""One replica of the controller: waits until it leads, acts, and ends when asked or when it leads no more."""
+"""Runs one replica of the controller: it waits until it leads, acts, and ends on request or when it no longer
+leads."""
 
 from __future__ import annotations
 
@@ -11,8 +12,8 @@ from installer.gardener.leases import Leadership, beat
 from installer.gardener.watchdog import Watchdog
 from installer.operator.api import ApiError, KubeApi
 
-_LOOK_SECONDS = 0.2
-_BEAT_SECONDS = 7.5  # a quarter of what the Lease is good for
+_CHECK_SECONDS = 0.2
+_BEAT_SECONDS = 7.5  # a quarter of the length of the Lease
 _REPORT_SECONDS = 120.0  # longer than two requests for a Lease may last
 
 
@@ -24,8 +25,8 @@ def serve(
     stop: threading.Event,
     log: Callable[[str], None],
 ) -> bool:
-    """Until `stop`; False where it ended because another replica leads now, or may. `namespace` is where the
-    Leases are. Requests for `leases` end in far less than the length of a Lease."""
+    """Run until `stop`; return False where it ended because another replica leads, or may lead. The Leases
+    are in `namespace`. Requests by `leases` end in far less than the length of a Lease."""
     leadership = Leadership(leases, namespace, setup.instance, log, setup.lease_pace)
     log(f"{setup.instance} is waiting to become the leader")
     if not leadership.acquire(stop, lambda: setup.watchdog.check(log)):
@@ -34,7 +35,7 @@ def serve(
     ended, quiet = threading.Event(), threading.Event()
 
     def say(line: str) -> None:
-        if not quiet.is_set():  # a thread that is cut off must not hold the output when the process ends
+        if not quiet.is_set():  # a thread that is cut off must not block the output when the process ends
             log(line)
 
     held = leadership.held
@@ -54,8 +55,8 @@ def serve(
     keeper_stop = threading.Event()
     keeper = threading.Thread(target=leadership.keep, args=(keeper_stop,), daemon=True)
     keeper.start()
-    # Not as long as the keeper lives: it may be waiting for an answer, while the Lease runs out.
-    while held() and controller.is_alive() and not stop.wait(_LOOK_SECONDS * setup.lease_pace):
+    # Not while the keeper lives: it may be waiting for an answer while the Lease runs out.
+    while held() and controller.is_alive() and not stop.wait(_CHECK_SECONDS * setup.lease_pace):
         setup.watchdog.check(log)
     ended.set()
     lost = not held() or not controller.is_alive()

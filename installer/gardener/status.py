@@ -1,6 +1,6 @@
-"""What Gardener learns of an Extension: lastOperation, lastError, observedGeneration, conditions and
-providerStatus, as a merge patch of its status. Empty where nothing is new: gardenlet waits for changes, and a
-patch without any would wake everybody who watches.
+"""Builds what Gardener reads of an Extension: lastOperation, lastError, observedGeneration, conditions and
+providerStatus, as a merge patch of its status. The patch is empty where nothing is new: gardenlet waits for
+changes, and a patch without any would wake every watcher.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from installer.operator.kube_objects import parse_time, text_at
 
 SYSTEM_COMPONENTS = "SystemComponentsHealthy"
 CONFIGURATION_PROBLEM = "ERR_CONFIGURATION_PROBLEM"
-"""Gardener's error code for what only the Shoot's owner can correct: it is not tried again, and the Shoot is
-Failed until a person sets `gardener.cloud/operation=retry`."""
+"""Gardener's error code for what only the Shoot's owner can correct: gardenlet does not retry, and the
+Shoot is Failed until a person sets `gardener.cloud/operation=retry`."""
 _TEXT = 4000  # characters of a description or a message
 
 
 @dataclass(frozen=True, slots=True)
 class Operation:
     """`kind` is Create, Reconcile, Delete, Migrate or Restore; `state` Processing, Succeeded or Error.
-    `done` is the share in percent. `late`: reported as an error although it goes on."""
+    `done` is the progress in percent. `late`: reported as an error although it continues."""
 
     kind: str
     state: str
@@ -47,8 +47,7 @@ class Condition:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What is to be told. No `operation`: what was told of the last one stays. `observed`: this generation is
-    dealt with."""
+    """What to write. Without `operation`, the last one stays. `observed`: this generation is done."""
 
     operation: Operation | None = None
     observed: bool = False
@@ -57,8 +56,8 @@ class Report:
 
 
 def build_health(installed: ManagedResource | None, nodes: Nodes | None, hibernated: bool) -> Condition:
-    """From what gardener-resource-manager says of our objects, and from the pods in the Shoot, which say
-    more; without `nodes` from the first alone."""
+    """Judge by the conditions of gardener-resource-manager, and by the pods in the Shoot, which say more;
+    without `nodes` by the first alone."""
     if hibernated:
         return Condition("True", "Hibernated", "The Shoot is hibernated: there are no nodes.")
     if installed is not None and installed.failure:
@@ -91,26 +90,26 @@ def _build_node_health(nodes: Nodes) -> Condition:
 
 
 def build_patch(extension: Extension, report: Report, now: datetime) -> dict[str, Any]:
-    """The merge patch of the status (RFC 7386): None deletes a key."""
-    told, time = extension.status, plain_time(now.timestamp())
+    """Build the merge patch of the status (RFC 7386): None deletes a key."""
+    status, time = extension.status, plain_time(now.timestamp())
     patch: dict[str, Any] = {}
     if report.operation is not None:
-        patch |= _operation(told, report.operation, time, report.observed and _is_awaited(extension))
+        patch |= _operation(status, report.operation, time, report.observed and _is_awaited(extension))
     if report.observed and extension.observed_generation != extension.generation:
         patch["observedGeneration"] = extension.generation
     if report.health is not None:
-        conditions = _conditions(told.get("conditions"), report.health, time)
-        if conditions != told.get("conditions"):
+        conditions = _conditions(status.get("conditions"), report.health, time)
+        if conditions != status.get("conditions"):
             patch["conditions"] = conditions
-    if report.provider_status and told.get("providerStatus") != dict(report.provider_status):
-        # A merge would keep what is no longer said.
-        old = told.get("providerStatus")
+    if report.provider_status and status.get("providerStatus") != dict(report.provider_status):
+        # A merge would keep keys that are no longer there.
+        old = status.get("providerStatus")
         gone = dict.fromkeys(old, None) if isinstance(old, Mapping) else {}
         patch["providerStatus"] = {**gone, **report.provider_status}
     return patch
 
 
-def _operation(told: Mapping[str, Any], operation: Operation, time: str, awaited: bool) -> dict[str, Any]:
+def _operation(status: Mapping[str, Any], operation: Operation, time: str, awaited: bool) -> dict[str, Any]:
     last = {
         "type": operation.kind,
         "state": operation.state,
@@ -119,7 +118,7 @@ def _operation(told: Mapping[str, Any], operation: Operation, time: str, awaited
     }
     failed = operation.state == "Error" or operation.late
     error = {"description": last["description"], "codes": list(operation.codes)} if failed else None
-    if not awaited and _same(told.get("lastOperation"), last) and _same(told.get("lastError"), error):
+    if not awaited and _same(status.get("lastOperation"), last) and _same(status.get("lastError"), error):
         return {}
     return {
         "lastOperation": {**last, "lastUpdateTime": time},
@@ -132,21 +131,23 @@ def _cut(text: str) -> str:
 
 
 def _is_awaited(extension: Extension) -> bool:
-    """Who has asked for an operation waits for a time of it that is later than that of the question."""
-    told = text_at(extension.status, "lastOperation", "lastUpdateTime")
-    return bool(extension.operation) and parse_time(told) <= parse_time(extension.asked or None)
+    """Whether the status has to get a new time: gardenlet waits for one that is later than its request."""
+    updated = text_at(extension.status, "lastOperation", "lastUpdateTime")
+    return bool(extension.operation) and parse_time(updated) <= parse_time(extension.asked or None)
 
 
-def _same(told: object, wanted: Mapping[str, Any] | None) -> bool:
-    """Whether it says the same, whenever that was."""
-    if wanted is None or not isinstance(told, Mapping):
-        return told is None and wanted is None
-    return {key: value for key, value in told.items() if key != "lastUpdateTime"} == dict(wanted)
+def _same(old: object, wanted: Mapping[str, Any] | None) -> bool:
+    """Whether both are the same, apart from the time."""
+    if wanted is None or not isinstance(old, Mapping):
+        return old is None and wanted is None
+    return {key: value for key, value in old.items() if key != "lastUpdateTime"} == dict(wanted)
 
 
-def _conditions(told: object, health: Condition, time: str) -> Sequence[Mapping[str, Any]]:
-    """Those of others stay as they are; a patch replaces the whole list."""
-    listed = [each for each in told if isinstance(each, Mapping)] if isinstance(told, list) else []
+def _conditions(conditions: object, health: Condition, time: str) -> Sequence[Mapping[str, Any]]:
+    """Return all of them, because a patch replaces the whole list. Those of others stay as they are."""
+    listed = (
+        [each for each in conditions if isinstance(each, Mapping)] if isinstance(conditions, list) else []
+    )
     old = next((each for each in listed if each.get("type") == SYSTEM_COMPONENTS), None)
     wanted: dict[str, Any] = {
         "type": SYSTEM_COMPONENTS,

@@ -1,19 +1,20 @@
-"""A decision becomes requests, in the order that lets whoever is killed between two of them be followed by
-another one: what cleans up is created before what it cleans, and the finalizer goes last.
+"""Carries out a decision by requests. Their order lets another replica continue if this one is killed
+between two of them: what cleans up is created before what it cleans, and the finalizer is removed last.
 
-Each write of an Extension or a ManagedResource says which version it is about. If another writer was quicker,
-it conflicts, and the controller looks again.
+Each write of an Extension or a ManagedResource has the version that was decided on. If another writer was
+quicker, it conflicts, and the controller decides again.
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
 from installer.gardener.decide import FINALIZER, Decision, Situation
 from installer.gardener.desired import Wanted
-from installer.gardener.resources import EXTENSIONS, MANAGED_RESOURCES, OPERATION
+from installer.gardener.resources import EXTENSIONS, MANAGED_RESOURCES, OPERATION, Extension
 from installer.gardener.status import build_patch
 from installer.model.instant import micro_time
 from installer.operator.api import EVENTS, SECRETS, ApiError, KubeApi
@@ -24,7 +25,7 @@ _NOTE = 1024  # bytes, of an Event (Kubernetes API reference, events.k8s.io/v1)
 
 
 def carry_out(api: KubeApi, situation: Situation, decision: Decision, instance: str) -> None:
-    """`instance` is who acts, for the events. Raises ApiError."""
+    """`instance` is who acts, for the Events. Raises ApiError."""
     extension, resource = situation.extension, situation.resource
     version = extension.version
 
@@ -50,7 +51,10 @@ def carry_out(api: KubeApi, situation: Situation, decision: Decision, instance: 
     status = build_patch(extension, decision.report, situation.now)
     if status:
         patch({"status": status}, status=True)
-        _tell(api, situation, status, instance)
+        if status.get("lastOperation"):
+            event = build_event(extension, status["lastOperation"], situation.now, instance)
+            with contextlib.suppress(ApiError):  # nothing depends on it: one that is refused is lost
+                api.create(EVENTS, extension.namespace, event)
     if decision.remove_operation and extension.operation:
         patch({"metadata": {"annotations": {OPERATION: None}}})
     if decision.remove_finalizer and FINALIZER in finalizers:
@@ -58,7 +62,7 @@ def carry_out(api: KubeApi, situation: Situation, decision: Decision, instance: 
 
 
 def _write(api: KubeApi, situation: Situation, wanted: Wanted) -> None:
-    """The Secret is immutable and named by its content: one that is there already is the right one."""
+    """Write both. The Secret is immutable and named by its content: an existing one is the right one."""
     namespace, resource = situation.extension.namespace, situation.resource
     if resource is not None and resource.secrets == (wanted.secret_name,) and _is_same(resource.spec, wanted):
         return
@@ -80,59 +84,33 @@ def _write(api: KubeApi, situation: Situation, wanted: Wanted) -> None:
 
 
 def _is_same(spec: Object, wanted: Wanted) -> bool:
-    """Whether it says all that is wanted; the API server may have added defaults."""
+    """Whether it has everything that is wanted; the API server may have added defaults."""
     return all(spec.get(key) == value for key, value in wanted.resource["spec"].items())
 
 
-def _tell(api: KubeApi, situation: Situation, status: Mapping[str, Any], instance: str) -> None:
-    """An Event for each new state or error of an operation. Nothing depends on it: one that the API server
-    does not take is lost."""
-    operation = status.get("lastOperation")
-    if not operation:
-        return
-    extension, bad = situation.extension, operation["state"] == "Error"
-    event = build_event(
-        extension.namespace,
-        {
+def build_event(
+    extension: Extension, operation: Mapping[str, Any], now: datetime, instance: str
+) -> dict[str, Any]:
+    """Build an Event for a new state or error of an operation."""
+    note = operation["description"]
+    if len(raw := note.encode()) > _NOTE:
+        note = raw[: _NOTE - 3].decode("utf-8", "ignore") + "..."
+    return {
+        "apiVersion": "events.k8s.io/v1",
+        "kind": "Event",
+        "metadata": {"generateName": f"{_PROGRAM}-", "namespace": extension.namespace},
+        "eventTime": micro_time(now),
+        "regarding": {
             "apiVersion": "extensions.gardener.cloud/v1alpha1",
             "kind": "Extension",
             "namespace": extension.namespace,
             "name": extension.name,
             "uid": extension.uid,
         },
-        (f"{operation['type']}{operation['state']}", operation["type"]),
-        operation["description"],
-        bad,
-        situation.now,
-        instance,
-    )
-    try:
-        api.create(EVENTS, extension.namespace, event)
-    except ApiError:
-        return
-
-
-def build_event(
-    namespace: str,
-    regarding: Mapping[str, str],
-    reason: tuple[str, str],
-    note: str,
-    warning: bool,
-    now: datetime,
-    instance: str,
-) -> dict[str, Any]:
-    """Of events.k8s.io/v1. `reason` is the reason and what was done."""
-    raw = note.encode()
-    return {
-        "apiVersion": "events.k8s.io/v1",
-        "kind": "Event",
-        "metadata": {"generateName": f"{_PROGRAM}-", "namespace": namespace},
-        "eventTime": micro_time(now),
-        "regarding": dict(regarding),
-        "reason": reason[0],
-        "action": reason[1],
-        "note": note if len(raw) <= _NOTE else raw[: _NOTE - 3].decode("utf-8", "ignore") + "...",
-        "type": "Warning" if warning else "Normal",
+        "reason": f"{operation['type']}{operation['state']}",
+        "action": operation["type"],
+        "note": note,
+        "type": "Warning" if operation["state"] == "Error" else "Normal",
         "reportingController": _PROGRAM,
         "reportingInstance": instance[:128],
     }

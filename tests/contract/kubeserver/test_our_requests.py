@@ -23,6 +23,7 @@ from installer.cluster.node_status import (
 from installer.cluster.pod_context import PodContext
 from installer.cluster.size import FleetSize, build_size
 from installer.gardener import write as carry_out
+from installer.gardener.resources import parse_extension
 from installer.manifests import ManifestOptions, render_objects
 from installer.model.fleet import FleetRules
 from installer.model.names import NOT_READY_TAINT, READY_CONDITION
@@ -54,9 +55,9 @@ def test_events(admin: Caller, node: Object) -> None:
         what = {"type": "Warning", "reason": "Failed", "message": message, "time": time.time()}
         made = taken(admin, "POST", EVENTS_PATH, build_event(context_of(node), what))
         assert made["involvedObject"]["name"] == node["metadata"]["name"]
-    regarding = {"apiVersion": "v1", "kind": "Secret", "namespace": "default", "name": "x", "uid": "y"}
-    given = ("CreateError", "Create"), "\N{SNOWMAN}" * 2000, True, datetime.now(UTC), "replica-1"
-    body = carry_out.build_event("default", regarding, *given)
+    extension = parse_extension({"metadata": {"namespace": "default", "name": "x", "uid": "y"}})
+    failed = {"type": "Create", "state": "Error", "description": "\N{SNOWMAN}" * 2000}
+    body = carry_out.build_event(extension, failed, datetime.now(UTC), "replica-1")
     taken(admin, "POST", "/apis/events.k8s.io/v1/namespaces/default/events", body)
 
 
