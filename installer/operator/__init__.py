@@ -1,3 +1,3 @@
-"""What people do with a whole cluster, with their own kubeconfig: see every node, take everything away. It
-keeps no memory: each command decides from what it finds.
+"""The commands for a whole cluster, with a person's kubeconfig: see every node, steer a rollout, uninstall.
+They keep no memory: each command decides from what it finds.
 """

@@ -1,4 +1,4 @@
-"""What is asked of an API server: kinds, pages, errors. Imports no library."""
+"""The interface of API servers: kinds, pages, errors. Imports no library."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ STRATEGIC = "application/strategic-merge-patch+json"  # lists by their keys
 
 
 class Resource(NamedTuple):
-    """A kind as its path has it. The group of what Kubernetes had first is empty."""
+    """A kind as its path names it. The group of the core API is empty."""
 
     group: str
     version: str
@@ -53,13 +53,13 @@ USUAL = Limits()
 KUBECTL = Limits(page=500)
 """As kubectl asks."""
 LEASE = Limits(seconds=3.0, size=1 << 20)
-"""Far below the length of a Lease: who waits longer cannot know any more whether it is held."""
+"""Far below the length of a Lease: after a longer wait, the holder could not know whether it still has it."""
 SHOOT = Limits(seconds=10.0, size=4 << 20, pages=200, list_seconds=30.0)
-"""Of an API server that may be hostile. A page of 50 Nodes has about 1 MB."""
+"""For an API server that may be hostile. A page of 50 Nodes has about 1 MB."""
 
 
 class ApiError(Exception):
-    """A request that did not do what it should. `code` is that of HTTP; 0: no answer. `more` continues a list
+    """A failed request. `code` is that of HTTP; 0: no answer. `more` continues a list
     whose version has expired."""
 
     def __init__(self, code: int, message: str, more: str = "") -> None:
@@ -72,7 +72,7 @@ class ApiError(Exception):
 
     @property
     def conflict(self) -> bool:
-        """The object has changed meanwhile, or is there already."""
+        """The object has changed meanwhile, or exists already."""
         return self.code == 409
 
     @property
@@ -83,34 +83,35 @@ class ApiError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """`version` is the resource version of the first page: what comes later may be newer."""
+    """`version` is the resource version of the first page: later pages may be newer."""
 
     items: tuple[Object, ...]
     version: str
 
 
 class KubeApi:
-    """One API server. Every method raises ApiError; all of them may be called from any thread. Without a
-    namespace, objects that have none, and lists of all namespaces. An answer that goes beyond the limits is
-    an error; a watch is for ever."""
+    """One API server. Every method raises ApiError, and may be called from any thread. Without a namespace,
+    methods are about objects that have none, and lists about all namespaces. An answer beyond the limits is
+    an error."""
 
     def now(self) -> datetime:
-        """By the clock of the server, as it has last said: a person's machine may be wrong by hours."""
+        """Return the time by the server's clock, as of its last answer: a person's machine may be hours
+        off."""
         raise NotImplementedError
 
     def list_pages(self, resource: Resource, selector: str = "", namespace: str = "") -> Iterable[Page]:
-        """All objects that the label selector chooses. If the version of the first page expires meanwhile,
-        the rest is as it is now."""
+        """Yield all objects that the label selector selects. If the version of the first page expires
+        meanwhile, the rest is as it is now."""
         raise NotImplementedError
 
     def list_objects(self, resource: Resource, selector: str = "", namespace: str = "") -> Iterator[Object]:
-        """The same without their version. Holds one page at a time."""
+        """Yield the same without their version. Holds one page at a time."""
         for page in self.list_pages(resource, selector, namespace):
             yield from page.items
 
     def watch(self, resource: Resource, version: str, selector: str = "") -> Iterable[tuple[str, Object]]:
-        """ADDED, MODIFIED, DELETED and BOOKMARK with the object, from `version` on. Ends when the server ends
-        it. Until then it may be silent, because unchanged objects cause no event; a server that
+        """Yield ADDED, MODIFIED, DELETED and BOOKMARK with the object, from `version` on, until the server
+        ends the watch. Until then it may be silent, because unchanged objects cause no event; a server that
         is silent for longer is gone."""
         raise NotImplementedError
 
@@ -138,8 +139,8 @@ class KubeApi:
         status: bool = False,
         content_type: str = MERGE,
     ) -> Object:
-        """A patch of the object or of its status. With the object's `metadata.resourceVersion` in it, it
-        conflicts where another one was quicker."""
+        """Patch the object or its status. With the object's `metadata.resourceVersion`, the patch conflicts
+        where another writer was quicker."""
         raise NotImplementedError
 
     def create_absent(self, resource: Resource, namespace: str, body: Mapping[str, Any]) -> bool:
@@ -163,7 +164,7 @@ class KubeApi:
         return True
 
     def delete(self, resource: Resource, namespace: str, name: str) -> None:
-        """Does nothing where it is not there."""
+        """Delete it; do nothing where there is none."""
         raise NotImplementedError
 
     def fence(self, may_write: Callable[[], bool]) -> None:
@@ -172,7 +173,8 @@ class KubeApi:
         raise NotImplementedError
 
     def within(self, seconds: float) -> AbstractContextManager[None]:
-        """All that this thread asks in the block takes at most so long; then requests have no answer."""
+        """Bound all requests of this thread in the block together; after it they fail as without an
+        answer."""
         raise NotImplementedError
 
     def close(self) -> None:

@@ -1,8 +1,8 @@
-"""What one answer may cost: connections that read it only as far as its time and its size allow.
+"""Bounds one answer: connections read it only as far as its time and its size allow.
 
-A timeout of a socket bounds the silence between two pieces. Who sends one byte now and then, as a header or
-as content, is never silent. So each read asks the clock, and what it brought is counted as it came: what is
-packed stays packed (`Accept-Encoding` is never sent), and cannot become larger here.
+A socket's timeout bounds the silence between two pieces. A server that sends one byte now and then, as a
+header or as content, is never silent. So each read checks the clock, and counts what it received as it
+came: compressed content stays compressed (`Accept-Encoding` is never sent), and cannot grow here.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from urllib3.connection import HTTPConnection, HTTPSConnection
 
 @dataclass(slots=True)
 class Bounds:
-    """Of the answer that is being read. `end` is monotonic."""
+    """The bounds of the answer that is being read. `end` is monotonic."""
 
     end: float
     size: int
 
     def left(self) -> float:
-        """Seconds. Raises TimeoutError when there are none."""
+        """Return the seconds that are left. Raises TimeoutError when there are none."""
         found = self.end - time.monotonic()
         if found <= 0:
             raise TimeoutError("it did not end in time")
@@ -41,7 +41,7 @@ _END: ContextVar[float] = ContextVar("end", default=float("inf"))
 
 @contextmanager
 def bounded(bounds: Bounds) -> Iterator[None]:
-    """What this thread receives in the block."""
+    """Bound what this thread receives in the block."""
     token = _BOUNDS.set(bounds)
     try:
         yield
@@ -51,7 +51,7 @@ def bounded(bounds: Bounds) -> Iterator[None]:
 
 @contextmanager
 def ending(end: float) -> Iterator[None]:
-    """All requests of this thread in the block, together; `end` is monotonic."""
+    """Bound all requests of this thread in the block together; `end` is monotonic."""
     token = _END.set(min(end, _END.get()))
     try:
         yield
@@ -60,12 +60,12 @@ def ending(end: float) -> Iterator[None]:
 
 
 def end_of(seconds: float) -> float:
-    """When a request that begins now and may last so many seconds has to end."""
+    """Return when a request that begins now and may last so many seconds has to end."""
     return min(_END.get(), time.monotonic() + seconds)
 
 
 class _Source(io.RawIOBase):
-    """The bytes of a socket. Raises TimeoutError and OSError."""
+    """Reads the bytes of a socket. Raises TimeoutError and OSError."""
 
     def __init__(self, connection: Any, bounds: Bounds) -> None:
         super().__init__()
@@ -91,7 +91,7 @@ class _Source(io.RawIOBase):
 
 
 class _BoundedSocket:
-    """As much of a socket as http.client's response uses."""
+    """The part of a socket that http.client's response uses."""
 
     def __init__(self, connection: socket.socket, bounds: Bounds) -> None:
         self._connection, self._bounds = connection, bounds
@@ -126,5 +126,5 @@ class _SecurePool(HTTPSConnectionPool):  # type: ignore[misc]
 
 
 def bind(pool_manager: Any) -> None:
-    """From now on its connections are bounded."""
+    """Bound the connections that it opens from now on."""
     pool_manager.pool_classes_by_scheme = {"http": _Pool, "https": _SecurePool}

@@ -1,4 +1,4 @@
-"""What stands on the Nodes because of us, and how it is taken off. `build_patches` is pure."""
+"""Removes from the Nodes what the installer has written there. `build_patches` is pure."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from installer.operator.kube_objects import Object, condition_of, items_at, mapp
 
 _ANNOTATIONS = (STATUS, LAST_FAILURE, PAUSE_ANNOTATION)
 _LABELS = (READY_LABEL,)
-_TRIES = 5  # of a write that another one was quicker than
+_TRIES = 5  # of a write, where another writer was quicker
 
 Patches = tuple[dict[str, Any], dict[str, Any]]
-"""Of a Node, and of its status."""
+"""A patch of a Node, and one of its status."""
 
 
 Patiently = Callable[[Callable[[], Any]], Any]
@@ -27,11 +27,11 @@ Patiently = Callable[[Callable[[], Any]], Any]
 
 
 def clean_nodes(api: KubeApi, left: Collection[str] = (), patiently: Patiently = lambda call: call()) -> int:
-    """Takes it off every Node that is not `left` behind; returns how many had any of it. Raises ApiError.
+    """Clean every Node that is not in `left`; return how many had anything of ours. Raises ApiError.
 
-    They are listed before the first one is written: an API server forgets the place in a list after a few
+    It lists all Nodes before it writes the first one: an API server forgets the place in a list after a few
     minutes (Kubernetes API concepts, "Retrieving large results sets in chunks"), and a large fleet takes
-    longer. `patiently` tries a call again that had no answer.
+    longer. `patiently` retries a call that had no answer.
     """
     found = patiently(lambda: _marked(api))
     cleaned = {name: patches for name, patches in found.items() if name not in left}
@@ -41,8 +41,8 @@ def clean_nodes(api: KubeApi, left: Collection[str] = (), patiently: Patiently =
 
 
 def mark_left(api: KubeApi, left: Mapping[str, str], patiently: Patiently = lambda call: call()) -> None:
-    """The Nodes that are left behind, and why, say so until they are clean: their kubelet may run on with the
-    proxy. What a node has said last of its generation stays. Raises ApiError."""
+    """Write on the Nodes in `left` why they were not cleaned: their kubelet may keep running on the proxy.
+    Keeps what a node has last written of its generation. Raises ApiError."""
     for name, why in left.items():
         patiently(partial(_mark, api, name, why))
 
@@ -55,14 +55,14 @@ def _mark(api: KubeApi, name: str, why: str) -> None:
 
 
 def _marked(api: KubeApi) -> dict[str, Patches]:
-    """The Nodes that have any of it, and what takes it off each."""
+    """Return the Nodes that have anything of ours, with the patches that remove it."""
     found = {text_at(node, "metadata", "name"): build_patches(node) for node in api.list_objects(NODES)}
     return {name: patches for name, patches in found.items() if any(patches)}
 
 
 def build_patches(node: Object) -> Patches:
-    """A merge patch of the Node and a strategic one of its status; empty where nothing is ours. What of
-    taints stays is given whole, so it is for this version of the Node only."""
+    """Build a merge patch of the Node and a strategic one of its status; empty where nothing is ours. A
+    patch of the taints has all that remain, so it is for this version of the Node only."""
     metadata: dict[str, Any] = {}
     for key, names in (("annotations", _ANNOTATIONS), ("labels", _LABELS)):
         found = mapping_at(node, "metadata", key)
@@ -79,7 +79,7 @@ def build_patches(node: Object) -> Patches:
 
 
 def _clean(api: KubeApi, name: str, patches: Patches) -> None:
-    """A Node that is gone is clean."""
+    """Apply the patches. A Node that is gone is clean."""
     patch, status = patches
     for attempt in range(_TRIES):
         try:

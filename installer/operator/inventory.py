@@ -1,5 +1,5 @@
-"""What of a cluster is ours, and in which order it goes. An object is ours by two labels that no other
-program gives: the name of our program or of the agent that we brought, and the instance (the value `name`).
+"""Finds what is ours in a cluster, and deletes it in order. An object is ours by two labels that no other
+program sets: the name of our program or of the agent that we brought, and the instance (the value `name`).
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ KINDS = (
     SERVICE_ACCOUNTS,
 )
 """In the order of deletion. Rights outlast the pods that need them, and the ServiceAccounts are last: while
-one is there, an uninstallation that was ended can be found again."""
+one exists, an interrupted uninstallation can be found again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +87,8 @@ def read_installed(daemon_set: Object) -> Installed | None:
 
 @dataclass(frozen=True, slots=True)
 class Owned:
-    """One of our objects. `marked`: the deletion policy lets go of it. `held`: it was deleted and is still
-    there, and why."""
+    """One of our objects. `marked`: the deletion policy allows its deletion. `held`: why it still exists
+    although it was deleted."""
 
     resource: Resource
     namespace: str
@@ -99,25 +99,25 @@ class Owned:
 
     @property
     def path(self) -> str:
-        """As people name it: kind, namespace and name."""
+        """The object as people name it: kind, namespace and name."""
         return f"{self.resource.plural} {self.namespace}/{self.name}".replace(" /", " ")
 
     @property
     def guarded(self) -> bool:
-        """Whether a deletion policy may hold on to it until it is marked."""
+        """Whether a deletion policy may refuse its deletion until it is marked."""
         return self.resource in _GUARDED
 
 
 def find_instance(api: KubeApi, namespace: str, asked: str) -> str:
-    """The one installation that is meant; empty if there is none. Raises ApiError, and InvalidInputError
-    where there are several."""
+    """Return the only instance, or the one asked for; empty if there is none. Raises ApiError, and
+    InvalidInputError where there are several."""
     if asked:
         return asked
     found = set()
     for resource in (DAEMON_SETS, SERVICE_ACCOUNTS):
         for each in _list(api, resource, OURS, namespace):
             found.add(text_at(each, "metadata", "labels", INSTANCE_LABEL))
-    if not found:  # of an uninstallation that was ended while its last namespace was on its way
+    if not found:  # an uninstallation was interrupted while its last namespace was being deleted
         found = {text_at(each, "metadata", "labels", INSTANCE_LABEL) for each in _list(api, NAMESPACES, OURS)}
     found.discard("")
     if len(found) > 1:
@@ -128,8 +128,9 @@ def find_instance(api: KubeApi, namespace: str, asked: str) -> str:
 
 
 def take_inventory(api: KubeApi, instance: str, namespace: str) -> tuple[Owned, ...]:
-    """Everything of the instance, in the order of deletion. Leases of nodes, which 0.1.0 wrote, have no
-    instance: those in `namespace` are taken where no other instance lives there. Raises ApiError."""
+    """Return everything of the instance, in the order of deletion. The Leases of nodes that 0.1.0 wrote
+    have no instance: those in `namespace` are included where no other instance lives there. Raises
+    ApiError."""
     found = [each for resource in KINDS for each in _owned(api, resource, f"{INSTANCE_LABEL}={instance}")]
     others = [
         text_at(each, "metadata", "labels", INSTANCE_LABEL)
@@ -142,7 +143,8 @@ def take_inventory(api: KubeApi, instance: str, namespace: str) -> tuple[Owned, 
 
 
 def find_owned(api: KubeApi, instance: str, namespace: str = "") -> tuple[str, tuple[Owned, ...]]:
-    """The inventory, and the namespace of the pods: the one given, else that of their ServiceAccount.
+    """Return the namespace of the pods, and the inventory. The namespace is the given one, else that of their
+    ServiceAccount.
 
     Raises ApiError.
     """
@@ -155,18 +157,18 @@ def find_owned(api: KubeApi, instance: str, namespace: str = "") -> tuple[str, t
 
 
 def delete_installation(api: KubeApi, instance: str) -> None:
-    """The DaemonSet alone: its pods clean their nodes as they end. Raises ApiError."""
+    """Delete the DaemonSet alone: its pods clean their nodes as they end. Raises ApiError."""
     selector = f"{OURS},{INSTANCE_LABEL}={instance},{COMPONENT_LABEL}={COMPONENTS[Mode.INSTALL]}"
     delete_owned(api, list(_owned(api, DAEMON_SETS, selector)))
 
 
 def delete_owned(api: KubeApi, owned: Iterable[Owned]) -> None:
-    """In the order given. Raises ApiError."""
+    """Delete them in the given order. Raises ApiError."""
     for each in owned:
         try:
             api.delete(each.resource, each.namespace, each.name)
         except ApiError as error:
-            if not error.conflict:  # a namespace that is on its way already
+            if not error.conflict:  # a namespace that is being deleted already
                 raise
 
 
@@ -181,9 +183,9 @@ def _owned(api: KubeApi, resource: Resource, selector: str, namespace: str = "")
 
 
 def _why_held(given: Object) -> str:
-    """Empty for an object that is not being deleted. A namespace says itself what it still waits for
-    (Kubernetes API reference, core/v1 NamespaceCondition); anything else waits for whoever takes its
-    finalizers away."""
+    """Return why an object still exists; empty for one that is not being deleted. A namespace says itself
+    what it still waits for (Kubernetes API reference, core/v1 NamespaceCondition); any other object waits
+    until its finalizers are removed."""
     metadata = mapping_at(given, "metadata")
     if not text_at(metadata, "deletionTimestamp"):
         return ""
@@ -195,7 +197,7 @@ def _why_held(given: Object) -> str:
 
 
 def _list(api: KubeApi, resource: Resource, selector: str, namespace: str = "") -> Iterator[Object]:
-    """Nothing where the API server does not know the kind."""
+    """Yield nothing where the API server does not know the kind."""
     try:
         yield from api.list_objects(resource, selector, namespace)
     except ApiError as error:
@@ -204,5 +206,6 @@ def _list(api: KubeApi, resource: Resource, selector: str, namespace: str = "") 
 
 
 def find_adjustments(api: KubeApi) -> tuple[str, ...]:
-    """The namespace of each of people's objects, which go with their definition. Raises ApiError."""
+    """Return the namespace of each of people's Adjustments, which are deleted with their definition. Raises
+    ApiError."""
     return tuple(text_at(each, "metadata", "namespace") for each in _list(api, ADJUSTMENTS, ""))

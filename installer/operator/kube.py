@@ -1,6 +1,6 @@
-"""The door to API servers: the only importer of the client that Kubernetes keeps
-(https://github.com/kubernetes-client/python), which brings connections, credentials that change, and the
-parsing of watches. What is asked for is plain JSON. Nothing is tried twice here: the caller does that.
+"""The door to API servers: the only importer of the official client library
+(https://github.com/kubernetes-client/python), which provides connections, credentials that change, and the
+parsing of watches. Requests and answers are plain JSON. Nothing is retried here: the caller does that.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from installer.operator.kube_objects import Object, cut_line, items_at, mapping_
 
 _CONNECT_SECONDS = 5.0
 _FAR = float("inf")
-_GRACE = 20.0  # seconds by which a server may be late to end a watch
+_GRACE = 20.0  # seconds: a server may end a watch so late
 _CONNECTIONS = 24
-_TEXT = 4096  # characters of an error that are looked at
+_TEXT = 4096  # characters of an error that are read
 
 
 class KubeClient(KubeApi):
@@ -67,7 +67,7 @@ class KubeClient(KubeApi):
             metadata = mapping_at(body, "metadata")
             query["continue"] = str(metadata.get("continue") or "")
             version = version or str(metadata.get("resourceVersion") or "")
-            yield Page(_items(body), version)
+            yield Page(tuple(items_at(body, "items")), version)
             if not query["continue"]:
                 return
         raise ApiError(0, f"the list of {resource.plural} does not end after {self._limits.pages} pages")
@@ -133,7 +133,7 @@ class KubeClient(KubeApi):
         content_type: str = "application/json",
         end: float = _FAR,
     ) -> Object:
-        """By the library's pool of connections alone: its methods differ from release to release, make
+        """Use the library's connection pool alone: its methods differ from release to release, build
         objects of their own where plain JSON is wanted, and unpack whatever is sent. `end` is monotonic."""
         if method != "GET" and not self._may_write():
             raise ApiError(0, "this replica is no longer the leader")
@@ -143,7 +143,7 @@ class KubeClient(KubeApi):
         headers |= {"Content-Type": content_type} if body is not None else {}
         url = configuration.host + path + (f"?{urlencode(query)}" if query else "")
         with _translated(), bounded(bounds):
-            # Asked anew each time: a plugin's credentials change.
+            # Read anew each time: a plugin's credentials change.
             headers |= {each["key"]: each["value"] for each in configuration.auth_settings().values()}
             patience = Timeout(connect=min(_CONNECT_SECONDS, bounds.left()), read=bounds.left())
             response = self._connection.rest_client.pool_manager.request(
@@ -157,24 +157,22 @@ class KubeClient(KubeApi):
                 retries=False,
                 redirect=False,
             )
-            self._set_clock(response.headers.get("Date", ""))
+            with contextlib.suppress(ValueError, TypeError):
+                date = parsedate_to_datetime(response.headers.get("Date", ""))
+                self._offset = date - datetime.now(UTC)
             try:
                 content = response.read()
             except BaseException:
-                response.close()  # what is left of the answer is not that of the next request
+                response.close()  # the rest of this answer must not become that of the next request
                 raise
             if not 200 <= response.status < 300:
                 raise _refusal(response.status, content, str(response.reason))
             found = json.loads(content)
         return found if isinstance(found, dict) else {}
 
-    def _set_clock(self, date: str) -> None:
-        with contextlib.suppress(ValueError, TypeError):
-            self._offset = parsedate_to_datetime(date) - datetime.now(UTC)
-
 
 def connect(limits: Limits = USUAL) -> KubeClient:
-    """The cluster of $KUBECONFIG, else that of the pod: for the controller, which runs in one.
+    """Connect to the cluster of $KUBECONFIG, else to that of the pod: for the controller, which runs in one.
 
     Raises InvalidInputError where there is none.
     """
@@ -183,8 +181,8 @@ def connect(limits: Limits = USUAL) -> KubeClient:
 
 
 def connect_as_kubectl(kubeconfig: str = "", context: str = "") -> KubeClient:
-    """The cluster that kubectl would ask: `kubeconfig`, else $KUBECONFIG (of several files), else
-    ~/.kube/config, else that of the pod; with its context, certificates and plugins for credentials.
+    """Connect to the cluster that kubectl would use: `kubeconfig`, else $KUBECONFIG (of several files), else
+    ~/.kube/config, else that of the pod; with its context, certificates and credential plugins.
 
     Raises InvalidInputError where there is none.
     """
@@ -210,10 +208,10 @@ def _connect(path: str, context: str, hint: str, limits: Limits) -> KubeClient:
 
 
 def connect_with(kubeconfig: bytes, limits: Limits = USUAL) -> KubeClient:
-    """The cluster of a kubeconfig's text, of which no program is run and no file is read: neither would be
-    the business of who wrote it.
+    """Connect to the cluster of a kubeconfig that another party has written. Runs no program and reads no
+    file that it names.
 
-    Raises ApiError where it is not one, or asks for that.
+    Raises ApiError where it is not a kubeconfig, or names one of these.
     """
     configuration = library.Configuration()
     try:
@@ -230,11 +228,11 @@ _ELSEWHERE = {
     "user": ("exec", "auth-provider", "tokenFile", "client-certificate", "client-key"),
     "cluster": ("certificate-authority",),
 }
-"""What of a kubeconfig is a program to run or a file to read (client-go, tools/clientcmd/api/v1)."""
+"""Keys of a kubeconfig that name a program to run or a file to read (client-go, tools/clientcmd/api/v1)."""
 
 
 def _found_elsewhere(kubeconfig: object) -> str:
-    """The first of these; empty if there is none."""
+    """Return the first of these keys; empty if there is none."""
     for part, keys in _ELSEWHERE.items():
         for each in items_at(kubeconfig if isinstance(kubeconfig, Mapping) else {}, f"{part}s"):
             found = [key for key in keys if mapping_at(each, part).get(key)]
@@ -244,13 +242,9 @@ def _found_elsewhere(kubeconfig: object) -> str:
 
 
 def _client(configuration: Any, limits: Limits) -> KubeClient:
-    configuration.retries = False  # nor are redirects followed: they may lead to another server
+    configuration.retries = False  # redirects are not followed either: they may lead to another server
     configuration.connection_pool_maxsize = _CONNECTIONS
     return KubeClient(library.ApiClient(configuration), limits)
-
-
-def _items(body: Mapping[str, Any]) -> tuple[Object, ...]:
-    return tuple(items_at(body, "items"))
 
 
 @contextlib.contextmanager
@@ -258,7 +252,7 @@ def _translated() -> Iterator[None]:
     try:
         yield
     except ApiException as error:
-        # An event of a watch has its code in its text only.
+        # An event of a watch has its code only in its text.
         raise _refusal(int(error.status or 0), error.body or "", str(error.reason)) from None
     except (HTTPError, OSError) as error:
         raise ApiError(0, f"no answer: {_cause(error)}") from None
@@ -267,7 +261,7 @@ def _translated() -> Iterator[None]:
 
 
 def _refusal(code: int, content: str | bytes, reason: str) -> ApiError:
-    """As a Status says it. A kind that the server does not know is answered with plain text."""
+    """Read a Status. For a kind that the server does not know, it answers with plain text."""
     try:
         body = json.loads(content)
     except (ValueError, RecursionError):
@@ -278,7 +272,7 @@ def _refusal(code: int, content: str | bytes, reason: str) -> ApiError:
 
 
 def _cause(error: Exception) -> str:
-    """Without the address of an object, which would differ each time."""
+    """Describe the error without the address of an object, which would differ each time."""
     if isinstance(error, ReadTimeoutError):
         return "it did not end in time"
     text = str(error) or type(error).__name__

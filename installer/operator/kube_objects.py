@@ -1,4 +1,4 @@
-"""Objects of an API server as they come: plain JSON, read without trust in its shape. Pure."""
+"""Reads objects of an API server: plain JSON whose shape is not trusted. Pure."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any
 
 Object = Mapping[str, Any]
 
-_MANY = 2**31  # the API counts in 32 bits; a number of four thousand digits is no count
+_MANY = 2**31  # the API counts in 32 bits; a number of four thousand digits is not a count
 
 
 def parse_time(text: object) -> datetime:
-    """A time of the API; what is none was long ago."""
+    """Parse a time of the API; anything else counts as long ago."""
     try:
         found = datetime.fromisoformat(str(text))
     except ValueError:
@@ -33,7 +33,7 @@ def text_at(given: Object, *path: str) -> str:
 
 
 def items_at(given: Object, *path: str) -> Iterator[Object]:
-    """The mappings of a list."""
+    """Yield the mappings of a list."""
     found = mapping_at(given, *path[:-1]).get(path[-1])
     yield from (each for each in found if isinstance(each, Mapping)) if isinstance(found, list) else ()
 
@@ -44,24 +44,25 @@ def number_at(given: Object, *path: str) -> int:
 
 
 def condition_of(given: Object, kind: str) -> Object:
-    """A condition of a node or a pod; empty if there is none."""
+    """Return a condition of a node or a pod; empty if there is none."""
     return next((each for each in items_at(given, "status", "conditions") if each.get("type") == kind), {})
 
 
 def is_ready_pod(pod: Object) -> bool:
-    """Ready, and not about to go."""
+    """Whether it is Ready, and not being deleted."""
     ready = text_at(condition_of(pod, "Ready"), "status") == "True"
     return ready and not text_at(pod, "metadata", "deletionTimestamp")
 
 
 def silent_since(node: Object) -> datetime | None:
-    """Since when its kubelet has not been heard of. A node that is not Ready still runs pods."""
+    """Return since when its kubelet has been silent, None if it is not. A node that is only not Ready still
+    runs pods."""
     ready = condition_of(node, "Ready")
     return parse_time(ready.get("lastTransitionTime")) if ready.get("status") == "Unknown" else None
 
 
 def complaint_of(pod: Object) -> str:
-    """What kubelet says of a pod that cannot run; empty if nothing is known to be wrong."""
+    """Return why a pod cannot run, as kubelet says; empty if nothing is known to be wrong."""
     for each in items_at(pod, "status", "containerStatuses"):
         waiting = mapping_at(each, "state", "waiting")
         if waiting and text_at(waiting, "reason") not in ("ContainerCreating", "PodInitializing"):
@@ -73,8 +74,8 @@ def complaint_of(pod: Object) -> str:
 
 
 def cut_line(text: str, limit: int = 300) -> str:
-    """One line of at most `limit` characters, all of which can be seen: another cluster's words must not
-    write to the terminal or the log of who reads them."""
+    """Return one line of at most `limit` printable characters: text from another cluster must not control the
+    terminal or the log of its reader."""
     line = " ".join(text[: 4 * limit].split())
     shown = "".join(each if each.isprintable() else "?" for each in line)
     return shown if len(shown) <= limit and len(text) <= 4 * limit else shown[: limit - 3] + "..."

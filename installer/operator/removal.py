@@ -1,6 +1,6 @@
-"""The DaemonSet that cleans the nodes, made from the one that is installed, as `manifests --mode remove`
-renders it. So nobody has to find the values again, and what people have added to the pods (tolerations, a
-mirror of the image) stays. Pure.
+"""Builds the DaemonSet that cleans the nodes from the installed one, as `manifests --mode remove` renders
+it. So no one has to find the values again, and what people have added to the pods (tolerations, a mirror of
+the image) stays. Pure.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def removal_name(name: str) -> str:
 
 
 def settings_map_of(daemon_set: Object) -> str:
-    """The name of the ConfigMap with the settings of its pods; empty if it has none."""
+    """Return the name of the ConfigMap with the settings of its pods; empty if it has none."""
     volumes = items_at(daemon_set, "spec", "template", "spec", "volumes")
     return next(
         (text_at(each, "configMap", "name") for each in volumes if each.get("name") == "settings"), ""
@@ -40,7 +40,7 @@ def settings_map_of(daemon_set: Object) -> str:
 
 
 def parse_settings_map(config_map: Object) -> dict[str, Any]:
-    """The settings in it as keys of the settings file. Raises InvalidInputError."""
+    """Return the settings in it as keys of the settings file. Raises InvalidInputError."""
     text = text_at(config_map, "data", SETTINGS)
     document = parse_document(text.encode(), SETTINGS)
     if document.faults or not isinstance(document.data, dict):
@@ -52,7 +52,8 @@ def parse_settings_map(config_map: Object) -> dict[str, Any]:
 
 
 def build_removal(installed: Installed, settings: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The ConfigMap and the DaemonSet, with the labels, annotations, image and pods of the installation."""
+    """Build the ConfigMap and the DaemonSet, with the labels, annotations, image and pods of the
+    installation."""
     found = copy.deepcopy({key: installed.daemon_set[key] for key in ("metadata", "spec")})
     metadata, spec = found["metadata"], found["spec"]
     labels = {**metadata["labels"], COMPONENT_LABEL: COMPONENTS[Mode.REMOVE]}
@@ -78,8 +79,9 @@ def build_removal(installed: Installed, settings: Mapping[str, Any]) -> tuple[di
 
 
 def _turn_pods(template: dict[str, Any], name: str, settings_map: str) -> None:
-    """A removal needs no configs, and is never restarted for the proxy that it takes away. A port of the host
-    is for one pod of a node: while the installation's has it, another one would not be scheduled there."""
+    """A removal needs no configs, and is never restarted because of the proxy that it removes. Only one pod
+    of a node can have a port of the host: while the installation's has it, another one would not be
+    scheduled there."""
     labels = template["metadata"]["labels"]
     labels[COMPONENT_LABEL] = COMPONENTS[Mode.REMOVE]
     for key in CRITICAL:
@@ -107,7 +109,7 @@ def _turn_variable(variable: dict[str, Any], name: str) -> dict[str, Any]:
 
 
 def wait_seconds_of(settings: Mapping[str, Any]) -> float:
-    """`removal.waitSeconds` of the settings that the nodes have."""
+    """Return `removal.waitSeconds` of the settings that the nodes have."""
     found = mapping_at(settings, "removal").get("waitSeconds")
     if isinstance(found, (int, float)) and not isinstance(found, bool):
         return float(found)
