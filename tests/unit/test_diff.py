@@ -162,6 +162,28 @@ def test_a_silent_relay_restarts_the_proxy_not_kubelet() -> None:
     assert actions(but(CONVERGED, relay_answers=False)) == (UnitAction.RESTART, UnitAction.NOTHING)
 
 
+@rule("R4")
+@pytest.mark.parametrize(
+    ("healthy", "answers", "expected"),
+    [
+        (False, False, UnitAction.RESTART),
+        (False, True, UnitAction.NOTHING),
+        (True, False, UnitAction.NOTHING),
+    ],
+)
+def test_r4_an_unhealthy_kubelet_restarts_only_if_its_relay_is_silent_as_well(
+    healthy: bool, answers: bool, expected: UnitAction
+) -> None:
+    host = but(CONVERGED, kubelet_healthy=healthy, relay_answers=answers)
+    assert actions(host)[1] is expected
+
+
+def test_a_kubelet_that_is_stopping_is_not_running() -> None:
+    stopping = replace(CONVERGED.kubelet.unit, active_state="deactivating")
+    [unit] = diff(DESIRED, but(CONVERGED, kubelet=stopping), RECORD).units
+    assert (unit.part, unit.why) == (Part.KUBELET, ("it is not running",))
+
+
 def test_kubelet_that_the_guard_kept_on_its_base_endpoint_is_moved_back() -> None:
     assert actions(but(CONVERGED, on_relay=False)) == (UnitAction.NOTHING, UnitAction.RESTART)
 
@@ -235,6 +257,15 @@ def test_a_unit_of_a_package_that_ours_has_hidden_is_none_of_ours() -> None:
         assert unit.daemon_reload
 
 
+@rule("R2")
+def test_files_that_a_removal_has_left_need_no_reload_of_a_unit_that_is_gone() -> None:
+    left = replace(removed(), files={paths.BINARY: there(b"program")})
+    record = Record(owned={**UNIT_RECORD.owned, paths.BINARY: Owned(wrote=("b",))})
+    changes = diff(Desired(), left, record)
+    assert [change.path for change in changes.files] == [paths.BINARY]
+    assert changes.unit(Part.PROXY) is None
+
+
 @rule("R7")
 def test_r7_a_unit_that_was_enabled_before_us_is_enabled_again_by_the_next_run() -> None:
     """Killed after its file was given back and before its link was."""
@@ -261,6 +292,23 @@ def test_removal_says_that_somebody_edited_a_file_of_ours() -> None:
     why = {change.path: change.why for change in changes.files}
     assert "edited" in why[paths.FALLBACK_CONFIG]
     assert "edited" not in why[paths.GUARD]
+
+
+@pytest.mark.parametrize(
+    ("generation", "claimed", "expected"),
+    [
+        ("k1", False, UnitAction.RESTART),
+        ("", True, UnitAction.RESTART),
+        ("", False, UnitAction.NOTHING),  # another installer put it there
+    ],
+)
+def test_a_removal_moves_kubelet_only_off_a_relay_that_our_lines_or_files_put_it_on(
+    generation: str, claimed: bool, expected: UnitAction
+) -> None:
+    unit = replace(CONVERGED.kubelet.unit, environment=())
+    host = but(CONVERGED, kubelet=unit, kubelet_process=process(generation), on_relay=True)
+    owned = {path: one for path, one in RECORD.owned.items() if claimed or one.part is Part.PROXY}
+    assert actions(host, Record(owned=owned), Desired())[1] is expected
 
 
 @rule("R3")
