@@ -6,8 +6,10 @@ file: a misspelt fact would make another case of it.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from functools import cache
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -130,7 +132,9 @@ def describe(found: Assessment) -> dict[str, Any]:
     if not refused:
         said |= {
             "strategy": plan.strategy if plan.steps else "",
-            "files": [f"{change.verb.value} {change.path} ({change.why})" for change in plan.changes.files],
+            "files": [
+                f"{change.verb.value} {change.path} ({name_of(change.why)})" for change in plan.changes.files
+            ],
             "units": [_unit_line(change) for change in plan.changes.units],
             "steps": [line_of(step) for step in plan.steps],
         }
@@ -142,7 +146,19 @@ def _unit_line(change: UnitChange) -> str:
     did |= {"daemon-reload": change.daemon_reload}
     words = [word for word, needed in did.items() if needed]
     action = [change.action.name.lower()] if change.action else []
-    return f"{' + '.join((*words, *action))} {change.name} ({'; '.join(change.why)})"
+    return f"{' + '.join((*words, *action))} {change.name} ({'; '.join(map(name_of, change.why))})"
+
+
+@cache
+def _reasons() -> Mapping[str, re.Pattern[str]]:
+    texts = yaml.safe_load((CASES.parent / "reasons.yaml").read_text())
+    return {name: re.compile("(.*)".join(map(re.escape, text.split("{}")))) for name, text in texts.items()}
+
+
+def name_of(why: str) -> str:
+    """The name of a reason, and what is filled in; the reason itself if it is not listed."""
+    found = ((name, pattern.fullmatch(why)) for name, pattern in _reasons().items())
+    return next((" ".join((name, *match.groups())) for name, match in found if match), why)
 
 
 def as_yaml(expected: Mapping[str, Any]) -> str:
