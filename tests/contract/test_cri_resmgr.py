@@ -15,7 +15,17 @@ from tests.lib.throwaway.containers import create_container, listens
 from tests.lib.throwaway.furnish import write
 from tests.lib.throwaway.host import ThrowawayHost, missing_needs
 from tests.lib.throwaway.payload import build_executable, build_payload, lay_payload
-from tests.lib.throwaway.proxy import BINARY, PID_FILE, PROXY, RELAY, push_config, ready, serves, until
+from tests.lib.throwaway.proxy import (
+    BINARY,
+    CONFIG_SOCKET,
+    PID_FILE,
+    PROXY,
+    RELAY,
+    push_config,
+    ready,
+    serves,
+    until,
+)
 from tests.lib.throwaway.standins import cri_resmgr
 
 FORCE, FALLBACK = "/etc/cri-resmgr/force.cfg", "/etc/cri-resmgr/fallback.cfg"
@@ -51,8 +61,11 @@ class Proxy:
         self.host.systemctl("start", PROXY)
 
     def serve(self, config: str = NONE, options: str = f"--fallback-config={FALLBACK}") -> None:
+        """Starts it anew, and waits until it listens everywhere: to its agent just after the pid file."""
         self.start(config, options)
         until(lambda: ready(self.host), STARTED)
+        if "--force-config" not in options:
+            until(lambda: listens(self.host, CONFIG_SOCKET), STARTED)
 
     @property
     def times(self) -> tuple[float, float]:
@@ -186,7 +199,7 @@ def test_the_pid_file_says_that_it_serves(proxy: Proxy) -> None:
 
 
 def test_the_files_of_a_start_tell_how_long_it_took(proxy: Proxy) -> None:
-    """The relay's socket is made anew before anything else, the pid file written last."""
+    """The relay's socket is made anew before anything else, the pid file written when it serves."""
     proxy.serve()
     before, served = proxy.times
     assert before <= served

@@ -228,13 +228,13 @@ class Resmgr:
         self.place(listening)
         self.sleep_until("serveDelaySeconds", listening + self.placing_seconds(), 0.05)
         start_new_thread(self.serve, (relay,))
-        if not self.options.values["force-config"]:
-            start_new_thread(self.serve_agent, (self.listen(self.options.path("config-socket")),))
         serving = time.monotonic()
         log("I", f"serving on {self.options.values['relay-socket']}, up and running")
         self.sleep_until("pidDelaySeconds", serving, 0.005)
         with open(PID_FILE, "w", encoding="utf-8") as file:
             file.write(f"{os.getpid()}\n")
+        if not self.options.values["force-config"]:
+            start_new_thread(self.serve_agent, (self.listen(self.options.path("config-socket")),))
         if "exitAfterSeconds" in self.faults:
             self.sleep_until("exitAfterSeconds", serving, 0.0)
             fatal("unexpected state", self.exit_code())
