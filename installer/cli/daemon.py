@@ -21,8 +21,6 @@ def run_daemon_verb(arguments: argparse.Namespace, options: Options) -> int:
 
         print(sync(arguments.request))
         return 0
-    if arguments.command == "settings":
-        return _print_configuration(options)
     from installer.cli.passes import run_pass
 
     return run_pass(arguments, options)
@@ -59,17 +57,6 @@ def _run_daemon(options: Options) -> int:
     context = find_pod_context(os.environ)
     cluster = ClusterClient(context, emit, RootedFiles(options.host_root)) if context else Cluster()
     return Daemon(command, emit, cluster).run()
-
-
-def _print_configuration(options: Options) -> int:
-    from installer.daemon.configuration import build_configuration
-    from installer.inputs.settings import load_settings
-    from installer.model.jsontext import to_json
-
-    settings = load_settings(options.config)
-    require_root()
-    print(to_json(build_configuration(settings)))
-    return 0
 
 
 def _seconds(text: str) -> float:

@@ -13,7 +13,7 @@ from installer.errors import InvalidInputError
 from installer.inputs.reading import suggest
 
 ENVIRONMENT_PREFIX = "CRI_RESMGR_INSTALLER_"
-INTERNAL_VERBS = ("settings", "pass", "sync")
+INTERNAL_VERBS = ("pass", "sync")
 OWN_OUTPUTS = {"html": "report", "yaml": "translate", "helm": "translate"}
 """Output formats that only one command can print."""
 _RENAMED = {"--adopt": "--take-over"}
@@ -125,7 +125,7 @@ def build_parser() -> tuple[Parser, Mapping[str, Parser]]:
     controller = "run Gardener's controller, in a pod of a seed; see docs/gardener.md"
     _add_extension(add("extension", controller, f"{_PROGRAM} --output json extension --values {_VALUES}"))
     # The daemon's child runs. Without a help text they are not listed.
-    _settings, passes, sync = (verbs.add_parser(verb, parents=[shared]) for verb in INTERNAL_VERBS)
+    passes, sync = (verbs.add_parser(verb, parents=[shared]) for verb in INTERNAL_VERBS)
     passes.add_argument("--log", action="store_true")  # see daemon/pass_log.py
     passes.add_argument("order")
     sync.add_argument("request")

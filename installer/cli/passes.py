@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import TextIO, cast
 
 from installer.cli.options import Options, require_root
+from installer.daemon.configuration import build_configuration
 from installer.daemon.decision import Action, Order
 from installer.daemon.outcome import PassReporter
 from installer.daemon.pass_log import open_pass_log
@@ -41,6 +42,9 @@ def run_pass(arguments: argparse.Namespace, options: Options) -> int:
         try:
             settings = load_settings(options.config)
             require_root()
+            if order.action is Action.SETTINGS:
+                reporter.configured(build_configuration(settings))
+                return 0
             install_signal_handlers()
             host = build_host(options.host_root)
             if order.action is Action.PLAN:  # which does not have the lock

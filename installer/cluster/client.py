@@ -20,7 +20,7 @@ from installer.errors import InstallerError
 from installer.host.ports import Files
 from installer.host.run import OURSELVES, Finished, describe_exit, run
 from installer.model import paths
-from installer.model.daemon import Cluster, DaemonState, Loop, RunningChild
+from installer.model.daemon import Cluster, DaemonState, Job, Loop, RunningChild
 from installer.model.event import Emit, Event
 from installer.model.fleet import FleetRules, Permission, PermitAnswer, PlannedWork, WorkResult
 from installer.model.hold import CLUSTER_MEMORY
@@ -132,7 +132,8 @@ class ClusterClient(Cluster):
             self._schedule()  # what was to be reported is over
             return
         try:
-            self._child = self._loop.start(self._argv(request), self._line, self._ended, SYNC_SECONDS, _GRACE)
+            job = Job(self._argv(request), self._line, self._ended, SYNC_SECONDS, _GRACE)
+            self._child = self._loop.start(job)
         except OSError as error:
             self._receive(_build_loss(request, f"no process could be started: {error.strerror}"))
 

@@ -1,8 +1,8 @@
 """Whether cri-resmgr-agent has sent another configuration: seen in cri-resmgr's cache, cheaply.
 
-cri-resmgr writes its whole cache anew at each change of a container: megabytes, on a node with many. So
-nothing waits for that file. At each heartbeat its status is compared, and where it was written, a child is
-not asked: the file is read piece by piece for the one part that counts. 9 MB take 20 ms.
+cri-resmgr rewrites its whole cache at each change of a container: megabytes, on a node with many. So nothing
+watches that file. Each heartbeat compares its status, and if the file was written, reads it in pieces for the
+one part that counts. 9 MB take 20 ms.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from installer.model import paths
 from installer.model.jsontext import sha256_hex
 
 # The cache is the JSON of a Go struct, without spaces, in this order: Version, Pods, Containers, NextID, Cfg,
-# PolicyName, PolicyJSON (pkg/cri/resource-manager/cache of cri-resmgr v0.8 - v0.9.2). A quote within a text
-# of it is escaped.
+# PolicyName, PolicyJSON (pkg/cri/resource-manager/cache of cri-resmgr v0.8 - v0.9.2). Quotes in strings are
+# escaped.
 _BEGINS, _ENDS = b'"Cfg":', b'"PolicyJSON":'
 _PIECE = 1 << 16  # bytes
 _LONGEST = 1 << 20  # bytes: what etcd takes as a ConfigMap
 
 
 class AgentWatch:
-    """Of the host below `files`."""
+    """Watches the cache on one host."""
 
     def __init__(self, files: Files) -> None:
         self._files = files
@@ -32,8 +32,8 @@ class AgentWatch:
         self._token = ""
 
     def look(self) -> str:
-        """Another value means another configuration of the agent, or another active policy. What is being
-        written, or is not understood, changes nothing."""
+        """Return another value if the agent's configuration or the active policy has changed. A file that is
+        being written, or is not understood, changes nothing."""
         try:
             status = self._files.status(paths.PROXY_CACHE)
             seen = (status.st_ino, status.st_size, status.st_mtime_ns) if status else ()
@@ -50,7 +50,7 @@ class AgentWatch:
 
 
 def token_of(file: BinaryIO) -> str:
-    """A digest of the configuration and the name of the policy; empty if they are not found whole."""
+    """Return a digest of the configuration and the policy's name, empty if they are not found complete."""
     rest = b""
     while piece := file.read(_PIECE):
         rest += piece

@@ -1,20 +1,17 @@
-"""What the daemon is configured with: its command line's options, and the few settings that it needs itself.
+"""What the daemon is configured with: the options of its command line, and the few settings that it needs.
 
-A child reads the settings: loading what validates them would cost the daemon 10 MB.
+A child reads the settings: what validates them would cost the daemon 10 MB.
 """
 
 from __future__ import annotations
 
-import json
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from installer.errors import InstallerError, InvalidInputError
-from installer.host.run import OURSELVES, Finished, run
+from installer.host.run import OURSELVES
 from installer.model.daemon import ALIVE_FILE, EXCUSED_FILE, READY_FILE
 from installer.model.fleet import DEFAULT_RULES, FleetRules
-from installer.model.jsontext import from_json
 from installer.model.names import Mode
 from installer.model.paths import AUTO
 
@@ -22,16 +19,13 @@ if TYPE_CHECKING:
     from installer.inputs.settings import Settings
 
 
-SETTINGS_SECONDS = 60.0
 _PERMIT_SLACK = 60.0  # seconds that a permit lasts beyond a pass and its rollback
 _BINARY = "opt/intel/bin/cri-resmgr"
 
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """Times in seconds. `converge_seconds` and `kubelet_seconds` bound a pass and a restart of kubelet.
-    `good_seconds`: how long a relay has to be good before kubelet goes back to it. `listen`: host:port of
-    the pages, or nothing. `refused_is_ready`: whether the pod of a refused node is Ready."""
+    """Times are in seconds."""
 
     mode: Mode = Mode.INSTALL
     kubelet_unit: str = "kubelet.service"
@@ -39,24 +33,23 @@ class Configuration:
     dead_seconds: float = 20.0
     restarts_per_hour: int = 3
     remove_on_evidence: bool = False
-    listen: str = ""
-    converge_seconds: float = 377.0
-    kubelet_seconds: float = 115.0
-    good_seconds: float = 60.0
-    refused_is_ready: bool = False
+    listen: str = ""  # host:port of the pages, or nothing
+    converge_seconds: float = 377.0  # the longest that a pass may take
+    kubelet_seconds: float = 115.0  # the longest that a restart of kubelet may take
+    refused_is_ready: bool = False  # the pod of a refused node is Ready
     rules: FleetRules = DEFAULT_RULES
 
 
 def listen_address(listen: str, node_address: str) -> str:
-    """`listen` with the host that it leaves out. The pages have no authentication, so that is never every
-    address: the node's own in a pod, where Prometheus is to reach them, else loopback."""
+    """Return `listen` with the host that it may leave out: in a pod the node's own address, where Prometheus
+    reaches the pages, else loopback. They have no authentication, so it is never every address."""
     host, _, port = listen.rpartition(":")
     own = f"[{node_address}]" if ":" in node_address else node_address
     return listen if host or not listen else f"{own or '127.0.0.1'}:{port}"
 
 
 def build_configuration(settings: Settings) -> Configuration:
-    """In the child, where the settings are."""
+    """For the child, which has the settings."""
     from installer.inputs.deadlines import build_deadlines
 
     deadlines = build_deadlines(settings)
@@ -84,20 +77,18 @@ def build_configuration(settings: Settings) -> Configuration:
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """The global options as a child is given them. `ready_file` is in our own file system; `identity`
-    names this daemon on the host, the same after a restart of its container. `program` is what a child
-    runs. `node_address` is the node's, if the pod knows it."""
+    """The global options, as a child gets them, and what only the daemon knows."""
 
     host_root: Path
     payload: Path
     configs: Path | None
     config: Path | None
-    ready_file: Path = Path(READY_FILE)
-    identity: str = ""
-    good_seconds: float = 60.0
-    program: tuple[str, ...] = OURSELVES
+    ready_file: Path = Path(READY_FILE)  # in our own file system
+    identity: str = ""  # names this daemon on the host; a restart of its container keeps it
+    good_seconds: float = 60.0  # that a relay has to answer before kubelet returns to it
+    program: tuple[str, ...] = OURSELVES  # what a child runs
     default_configs: bool = False
-    node_address: str = ""
+    node_address: str = ""  # if the pod knows it
 
     def argv(self, *verb: str) -> tuple[str, ...]:
         words = [f"--host-root={absolute(self.host_root)}", f"--payload={absolute(self.payload)}"]
@@ -108,12 +99,12 @@ class Command:
 
     @property
     def alive_file(self) -> Path:
-        """Its age tells when the last look was that succeeded and was on time."""
+        """The age of this file tells when the last look was that succeeded and was on time."""
         return self.ready_file.with_name(Path(ALIVE_FILE).name)
 
     @property
     def excused_file(self) -> Path:
-        """Exists while a restart of our container would not bring the proxy: see DaemonState.is_excused."""
+        """Exists while a restart of our container would not help: see DaemonState.is_excused."""
         return self.ready_file.with_name(Path(EXCUSED_FILE).name)
 
     @property
@@ -123,27 +114,5 @@ class Command:
 
 
 def absolute(path: Path) -> Path:
-    """As a child in another directory has to spell it."""
+    """Return the path as a child in another directory has to spell it."""
     return path if path.is_absolute() else Path.cwd() / path
-
-
-def load_configuration(command: Command) -> Configuration:
-    """Asks a child, and waits for it. Raises as `read_answer`."""
-    return read_answer(command, run(command.argv("settings"), SETTINGS_SECONDS))
-
-
-def read_answer(command: Command, done: Finished) -> Configuration:
-    """What the child has said of the settings. Raises InvalidInputError with their faults, and InstallerError
-    where it has said nothing of them."""
-    last = done.lines[-1] if done.lines else ""
-    try:
-        if done.code == 0:
-            return replace(from_json(Configuration, last), good_seconds=command.good_seconds)
-        answer = json.loads(last)
-        message, data = str(answer["message"]), answer["data"]
-        faults, hint, code = data["faults"], str(data["hint"]), data["exitCode"]
-    except (ValueError, LookupError, TypeError):
-        raise InstallerError(f"the settings could not be read: {done.failure}") from None
-    if code == InvalidInputError.exit_code:
-        raise InvalidInputError(faults or [message], hint)
-    raise InstallerError(message, hint)

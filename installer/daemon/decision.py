@@ -8,9 +8,9 @@ from enum import StrEnum
 from installer.daemon.configuration import Configuration
 from installer.model.fleet import PlannedWork
 
-_PLAN_SECONDS = 120.0
+_SHORT_SECONDS = 120.0  # for a plan, and to read the settings
 _PROXY_SLACK = 15.0  # seconds, on top of what a restart of the proxy waits itself
-GRACE = 10.0  # seconds from SIGTERM to SIGKILL for a child that changes little
+_GRACE = 10.0  # seconds from SIGTERM to SIGKILL for a child that changes little
 
 
 class Action(StrEnum):
@@ -18,6 +18,7 @@ class Action(StrEnum):
     INSTALL = "install"
     REMOVE = "remove"
     PLAN = "plan"
+    SETTINGS = "settings"  # read them anew
     RESTART_PROXY = "restart-proxy"
     RESCUE = "rescue"  # set a hold, and restart kubelet on its base endpoint
     HOLD = "hold"
@@ -65,7 +66,7 @@ def bounds_of(action: Action, configuration: Configuration) -> tuple[float, floa
     if action in (Action.INSTALL, Action.REMOVE):
         return configuration.converge_seconds, configuration.converge_seconds
     if action in (Action.RESCUE, Action.HOLD):
-        return configuration.kubelet_seconds, GRACE
+        return configuration.kubelet_seconds, _GRACE
     if action is Action.RESTART_PROXY:
-        return configuration.dead_seconds / 2 + _PROXY_SLACK, GRACE
-    return _PLAN_SECONDS, GRACE
+        return configuration.dead_seconds / 2 + _PROXY_SLACK, _GRACE
+    return _SHORT_SECONDS, _GRACE

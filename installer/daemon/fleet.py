@@ -1,5 +1,5 @@
-"""The daemon's part of a fleet: what it asks for, what the fleet learns from it, and how long a node that
-leaves waits for a permit. Changes nothing on the host."""
+"""What the daemon reports to its fleet, and how long a node that leaves waits for a permit. It changes
+nothing on the host."""
 
 from __future__ import annotations
 
@@ -15,31 +15,32 @@ from installer.model.daemon import Cluster
 from installer.model.fleet import NO_WORK, REMOVAL, PlannedWork, WorkResult
 from installer.model.jsontext import sha256_hex
 
-_LEAVE_SECONDS, _LEAVE_SPREAD = 60.0, 120.0  # for a permit; 600 s are all that a pod has to end
+_LEAVE_SECONDS, _LEAVE_SPREAD = 60.0, 120.0  # for a permit; a pod has 600 s in all to end
 LEAVE = PlannedWork(REMOVAL, removes=True)
 
 
 def report_state(cluster: Cluster, policy: Policy, decision: Decision, snapshot: PollSnapshot) -> None:
-    """How the node is, and for which work it waits. A daemon that changes nothing asks for nothing. An
-    earlier one may be at work with the permit until a pass of this one has had the host's lock."""
-    is_excused = snapshot.paused or snapshot.superseded
+    """Report the daemon's state, and the work that waits for a permit. A daemon that changes nothing asks for
+    nothing. Until a pass of this daemon has had the host's lock, an earlier one may be at work with the
+    permit."""
+    changes_nothing = snapshot.paused or snapshot.superseded
     busy = policy.working is not Action.NOTHING or not policy.had_lock
-    work, rules = None if is_excused else decision.wants, policy.configuration.rules
+    work, rules = None if changes_nothing else decision.wants, policy.configuration.rules
     cluster.update(policy.state, work, rules, busy=busy, read_node=decision.read_node)
 
 
 def report_end(cluster: Cluster, policy: Policy, action: Action, outcome: Outcome) -> None:
-    """How a child has ended, before the policy knows of it."""
+    """Report how a child has ended, before the policy knows of it."""
     permitted, begun = policy.permitted, cluster.permission().begun
     known_bad = begun is not None and outcome.remembered and outcome.fleet_generation == begun.generation
     if policy.is_following or (permitted is None and known_bad):
-        permitted = begun  # by an earlier daemon, and its end was not told
+        permitted = begun  # by an earlier daemon, which has not reported its end
     if (result := build_result(action, outcome, permitted)) is not None:
         cluster.report_result(result)
 
 
 def leave_seconds(files: Files) -> float:
-    """How long a node whose pod ends waits for a permit to be removed: not all give up at once."""
+    """Return how long a node whose pod ends waits for a permit to be removed: not all give up at once."""
     with contextlib.suppress(InstallerError, OSError):
         digest = sha256_hex((files.read("/etc/machine-id") or b"").strip())
         return _LEAVE_SECONDS + _LEAVE_SPREAD * int(digest[:16], 16) / 2**64  # the same each time
@@ -47,7 +48,7 @@ def leave_seconds(files: Files) -> float:
 
 
 def may_remove(cluster: Cluster, policy: Policy, snapshot: PollSnapshot) -> bool:
-    """Whether the removal of this node may begin now; it is asked for, unless it needs no restart."""
+    """Ask for a permit to remove this node, unless that needs no restart. Return whether it may begin now."""
     may = not snapshot.on_relay or cluster.permission().allows(LEAVE)
     rules = policy.configuration.rules
     cluster.update(policy.state, None if may else LEAVE, rules, busy=may, read_node=False)
@@ -55,8 +56,8 @@ def may_remove(cluster: Cluster, policy: Policy, snapshot: PollSnapshot) -> bool
 
 
 def build_result(action: Action, outcome: Outcome, permitted: PlannedWork | None) -> WorkResult | None:
-    """None where nothing was begun. `permitted` is the work that was permitted, None if none was: then a
-    pass that converged still says that the generation works here, which a person may have put right."""
+    """Return the result of the permitted work, None if nothing was begun. A pass that converged without a
+    permit still says that the generation works here, which a person may have put right."""
     if outcome.planned is not None or outcome.code == BUSY:
         return None
     if action is Action.RESCUE:

@@ -1,8 +1,8 @@
 """A few read-only pages over HTTP/1.1, served from the main loop: one small answer for each connection.
 
-Not a web server: GET and HEAD, no body is read, no connection is kept, and those that are slow are dropped.
-Of too many the oldest one goes, so that nobody can keep others out by waiting. http.server would cost 6 MB
-and a thread.
+It is not a web server: it knows GET and HEAD, reads no body, keeps no connection, and drops slow ones. If
+there are too many, it drops the oldest, so that no client can keep others out by waiting. http.server would
+cost 6 MB and a thread.
 """
 
 from __future__ import annotations
@@ -29,23 +29,21 @@ _PHRASES = {  # RFC 9110
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """`status` is 200, 500 or 503."""
-
-    status: int
+    status: int  # 200, 500 or 503
     content_type: str
     text: str
 
 
 class PageServer:
-    """Answers with `page(path)`, None where there is no such page, until `close`.
+    """Serves `page(path)` until `close`; None means that there is no such page.
 
-    `listen` is host:port; an empty host means all addresses, IPv6 and IPv4. Raises InstallerError where
-    it cannot listen.
+    `listen` is host:port; an empty host means all addresses, IPv6 and IPv4. Raises InstallerError if it
+    cannot listen.
     """
 
     def __init__(self, listen: str, page: Callable[[str], Page | None]) -> None:
         self._page = page
-        self._open = dict[_Exchange, None]()  # the oldest first
+        self._open = dict[_Exchange, None]()  # the oldest is first
         self._service: Any = Gio.SocketService()
         host, _, port = listen.rpartition(":")
         try:
@@ -59,7 +57,7 @@ class PageServer:
         if not host:
             self._service.add_inet_port(port, None)
             return
-        for address in Gio.Resolver.get_default().lookup_by_name(host, None):  # a number is looked up nowhere
+        for address in Gio.Resolver.get_default().lookup_by_name(host, None):  # no lookup of a number
             place = Gio.InetSocketAddress.new(address, port)
             self._service.add_address(place, Gio.SocketType.STREAM, Gio.SocketProtocol.TCP, None)
 
@@ -99,7 +97,7 @@ class _Exchange:
         return False
 
     def drop(self) -> None:
-        """What waits ends with an error, and so does the connection."""
+        """Cancel whatever waits, which ends the connection."""
         self._cancel.cancel()
 
     def read(self) -> None:

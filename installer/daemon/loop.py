@@ -1,11 +1,11 @@
-"""The daemon: looks, lets the policy decide, starts a pass for it, and waits for the next event.
+"""The daemon: it looks, lets the policy decide, starts a pass for that, and waits for the next event.
 
-It changes nothing of the host itself but its runtime state; all converging is a pass's, in whose process the
-libraries are loaded that would weigh on every node for ever. How a pass is started is `pass_starter`'s.
+It changes nothing of the host itself but its runtime state. A pass does all converging, in a process of its
+own, because its libraries would weigh on every node for ever. `pass_starter.py` starts it.
 
-Nothing that fails ends it or its watch: each callback of the loop is guarded, a child that does not start
-or does not end in time is a failed outcome, and there is always a next timer. Kubelet sees that it works by
-the age of two files, which are touched only while its looks succeed and are on time.
+Nothing that fails ends the daemon or its watch. Each callback of the loop is guarded, a child that does not
+start or does not end in time is a failed outcome, and there is always a next timer. kubelet sees that the
+daemon works by the age of two files, which it touches only while its looks succeed and are on time.
 """
 
 from __future__ import annotations
@@ -22,49 +22,41 @@ from functools import partial
 from pathlib import Path
 
 from installer import __version__
-from installer.daemon.configuration import (
-    SETTINGS_SECONDS,
-    Command,
-    Configuration,
-    absolute,
-    listen_address,
-    load_configuration,
-    read_answer,
-)
-from installer.daemon.decision import GRACE, Action, Decision, Order, bounds_of
+from installer.daemon.configuration import Command, absolute, listen_address
+from installer.daemon.decision import Action, Decision, Order, bounds_of
 from installer.daemon.fleet import LEAVE, leave_seconds, may_remove, report_end, report_state
 from installer.daemon.httpd import Page, PageServer
 from installer.daemon.outcome import Outcome, PassReader
 from installer.daemon.pages import render_page
-from installer.daemon.pass_starter import Begun, Pass, PassStarter
+from installer.daemon.pass_starter import PassStarter, read_settings
 from installer.daemon.policy import HEARTBEAT, HOUR, Policy
-from installer.daemon.poller import Poller, PollSnapshot, file_token
+from installer.daemon.poller import Poller, PollSnapshot, Token, file_token
 from installer.daemon.probe_files import ProbeFiles
 from installer.daemon.runtime_state import RuntimeState
 from installer.daemon.transient import TransientService
-from installer.daemon.watch import NO_WATCH_LEFT, EventLoop
-from installer.errors import BusyHostError, InstallerError, InvalidInputError
+from installer.daemon.watch import NO_WATCH_LEFT, Bounded, EventLoop
+from installer.errors import BusyHostError, InstallerError
 from installer.host.bus import SystemBus, require_bus
 from installer.host.clock import since_boot
 from installer.host.files import RootedFiles
 from installer.host.ports import WatchedSystemd
-from installer.host.run import Finished, describe_exit
+from installer.host.run import describe_exit
 from installer.host.systemd import BusSystemd
 from installer.host.version_call import answers_version
 from installer.model import paths
-from installer.model.daemon import Cluster, DaemonState, Phase
+from installer.model.daemon import Cluster, DaemonState, Job, Phase
 from installer.model.event import Emit, Event
 from installer.model.names import Mode
 
 _DEBOUNCE = 0.05  # seconds; one look for all that changes within them
-_RETRY = 10.0  # seconds until the port of the pages, or the settings, are tried again
+_RETRY = 10.0  # seconds until the port of the pages is tried again
 _FINISHED = (Action.REMOVE, Action.RESCUE, Action.HOLD)
 _ERROR_PAGE = Page(500, "text/plain", "internal error; see the log of the daemon\n")
 
 
 class Daemon:
-    """One host, until a signal comes. `cluster` is asked and told from the loop. `answers` says whether
-    a CRI `Version` call to a socket is answered within so many seconds."""
+    """Watches one host until a signal comes. `answers` says whether a socket answers a CRI `Version` call
+    within so many seconds. Raises InstallerError if the settings cannot be read."""
 
     def __init__(
         self,
@@ -79,15 +71,19 @@ class Daemon:
         bus = SystemBus(self._files)
         self._systemd: WatchedSystemd = systemd or BusSystemd(self._files, bus)
         identity = command.identity or f"process {os.getpid()} {time.time():.3f}"
-        self._probe_files = ProbeFiles(command, self._say_once)
+        self._probe_files = ProbeFiles(command, self._warn)
         self._runtime_state = RuntimeState(self._files, identity, since_boot, self._log)
-        self._settings_seen = self._settings_token()
-        configuration = load_configuration(command)
+        settings = self._settings_token()
+        configuration = read_settings(command)
         self._poller = Poller(self._files, self._systemd, configuration, command.inputs, answers)
-        self._policy = self._build_policy(configuration)
+        now = time.monotonic()
+        restarts = [now - age for age in self._runtime_state.ages() if age < HOUR]
+        self._policy = Policy(
+            configuration, random.random, now, restarts, settings=settings, good_seconds=command.good_seconds
+        )
         self._loop = EventLoop(self._recover)
-        self._snapshot = PollSnapshot()
-        self._child: Begun | None = None
+        self._snapshot = PollSnapshot(settings=settings)
+        self._child: Bounded | None = None
         self._timer = self._debounce = 0
         self._wake = self._due = 0.0
         self._ending = self._removing = False
@@ -96,16 +92,11 @@ class Daemon:
         self._said: dict[str, float] = {}
         self._succeeded = 0.0  # when, of the epoch
         service = TransientService(bus, paths.PASS_UNIT)
-        self._passes = PassStarter(self._loop, self._files, service, self._say_once)
-
-    def _build_policy(self, configuration: Configuration) -> Policy:
-        now = time.monotonic()
-        stamps = [now - age for age in self._runtime_state.ages() if age < HOUR]
-        return Policy(configuration, random.random, now, stamps)
+        self._passes = PassStarter(self._loop, self._files, service, self._warn)
 
     def run(self) -> int:
-        """Returns the exit code, when a signal has come. Raises UnservableHostError."""
-        if not self._command.identity:  # a pod would only come back: it stays and says that it is refused
+        """Return the exit code when a signal has come. Raises UnservableHostError."""
+        if not self._command.identity:  # a pod would only come back: it stays, and reports that it is refused
             require_bus(self._files)
         mode = self._policy.configuration.mode
         for ending in (signal.SIGTERM, signal.SIGINT):
@@ -139,12 +130,13 @@ class Daemon:
         with contextlib.suppress(OSError, ValueError):  # a log that takes nothing does not end the watch
             self._emit(event)
 
-    def _say_once(self, message: str, hint: str = "") -> None:
+    def _warn(self, message: str, hint: str = "") -> None:
+        """At most once an hour."""
         if self._is_news(message):
             self._say("warning", message, hint=hint)
 
     def _is_news(self, message: str) -> bool:
-        """Whether it has not been said within the last hour."""
+        """Whether it was not said within the last hour."""
         now = time.monotonic()
         self._said = {said: at for said, at in self._said.items() if now - at < HOUR}
         return self._said.setdefault(message, now) == now
@@ -172,7 +164,7 @@ class Daemon:
     # -- events -----------------------------------------------------------------------
 
     def _stir(self) -> None:
-        """Something has changed: one look for all that changes at about the same time."""
+        """Something has changed: look once for all that changes at about the same time."""
         if not self._debounce and not self._ending:
             self._debounce = self._loop.after(_DEBOUNCE, self._on_change)
 
@@ -181,7 +173,7 @@ class Daemon:
         self._turn(full=True)
 
     def _look_now(self) -> None:
-        """SIGHUP: looks at once, and says what comes of it."""
+        """SIGHUP: look at once, and say what comes next."""
         if self._ending:
             return
         self._turn(full=True)
@@ -195,13 +187,13 @@ class Daemon:
     def _on_time(self) -> None:
         self._timer = 0
         now = time.monotonic()
-        if now < self._wake - _DEBOUNCE:  # the policy waits for long: only the probes want to hear of us
+        if now < self._wake - _DEBOUNCE:  # the policy waits for longer: only the probes need a sign of life
             self._show(alive=True)
             self._set_timer(self._wake - now)
             return
         due = not self._snapshot.relay or now >= self._due
         if not (sees := self._loop.sees):
-            self._say_once(*NO_WATCH_LEFT)
+            self._warn(*NO_WATCH_LEFT)
         self._turn(full=due or not (self._systemd.is_listening and sees))
 
     def _set_timer(self, seconds: float) -> None:
@@ -211,7 +203,7 @@ class Daemon:
         self._timer = self._loop.after(min(seconds, HEARTBEAT), self._on_time)
 
     def _turn(self, full: bool) -> None:
-        """Looks, decides, acts, and sets the next time to look. One whose successor is gone begins anew."""
+        """Look, decide, act, and set the next time to look. A daemon whose successor is gone begins anew."""
         if self._policy.state.phase is Phase.YIELDED and self._runtime_state.is_vacant():
             self._terminate("no process acts on this host")
         if self._ending:
@@ -246,14 +238,17 @@ class Daemon:
         except (InstallerError, OSError) as error:
             snapshot = replace(before, blind=str(error))
         permission = self._cluster.permission()
-        paused = snapshot.paused or permission.paused
         superseded = self._runtime_state.superseded()
         if superseded and not self._ending and self._runtime_state.insist():
             superseded = False
             self._policy.remove_again()
-        self._snapshot = replace(snapshot, paused=paused, superseded=superseded, permission=permission)
-        if full and self._settings_token() != self._settings_seen:
-            self._reload()
+        self._snapshot = replace(
+            snapshot,
+            settings=self._settings_token() if full else before.settings,
+            paused=snapshot.paused or permission.paused,
+            superseded=superseded,
+            permission=permission,
+        )
         return self._snapshot
 
     def _listen(self) -> None:
@@ -261,66 +256,29 @@ class Daemon:
         with contextlib.suppress(InstallerError):  # the look that follows says why
             self._systemd.listen(units, self._loop.guarded(self._stir, None))
 
-    # -- settings that change in place ------------------------------------------------------
-
-    def _settings_token(self) -> object:
+    def _settings_token(self) -> Token:
         return file_token(absolute(self._command.config)) if self._command.config else ()
-
-    def _reload(self) -> None:
-        """Asks a child for the new settings; the old configuration stays until it has answered."""
-        if self._policy.reloading or self._ending:
-            return
-        self._settings_seen = self._settings_token()
-        argv, lines = self._command.argv("settings"), list[str]()
-        try:
-            self._loop.start(
-                argv, lines.append, lambda code: self._reloaded(argv, lines, code), SETTINGS_SECONDS, GRACE
-            )
-            self._policy.reloading = True
-        except OSError as error:
-            self._keep_settings(InstallerError(f"no process could be started: {error}"))
-
-    def _reloaded(self, argv: tuple[str, ...], lines: list[str], code: int) -> None:
-        self._policy.reloading = False
-        try:
-            configuration = read_answer(self._command, Finished(argv, code, "\n".join(lines)))
-        except InstallerError as error:
-            self._keep_settings(error)
-        else:
-            if not self._ending:
-                self._policy.configuration = self._poller.configuration = configuration
-        self._stir()
-
-    def _keep_settings(self, error: InstallerError) -> None:
-        """Bad settings stay bad until they change, and the pass that follows refuses them. A child that could
-        not tell is asked again."""
-        message = f"keeping the old settings: {error.message}"
-        if isinstance(error, InvalidInputError):
-            self._say("warning", message, hint=error.hint)
-        else:
-            self._say_once(message, f"tried again each {_RETRY:.0f} s")
-            self._loop.after(_RETRY, self._reload)
 
     # -- children -----------------------------------------------------------------------
 
     def _prepare(
         self, decision: Decision, snapshot: PollSnapshot, *, by_another: bool = False
-    ) -> tuple[PassReader, Callable[[int], None], tuple[float, float]]:
-        """Says that a pass begins. What reads it, what is called when it ends, and its bounds."""
+    ) -> tuple[PassReader, Job]:
+        """Report that a pass begins. Return what reads it, and its job."""
         action, why = decision.action, decision.why
         self._say("pass.started", f"{action.value}: {why}", verb=action.value, why=why)
         self._policy.begun(decision, snapshot, by_another=by_another)
-        bounds = bounds_of(action, self._policy.configuration)
+        deadline, grace = bounds_of(action, self._policy.configuration)
         reader = PassReader(self._log, self._policy.host_changed)
-        return reader, partial(self._ended, reader, action, bounds[0]), bounds
+        ended = partial(self._ended, reader, action, deadline)
+        return reader, Job(self._command.argv("pass"), reader.line, ended, deadline, grace)
 
     def _begin(self, decision: Decision, snapshot: PollSnapshot) -> None:
         action = decision.action
-        reader, ended, bounds = self._prepare(decision, snapshot)
+        reader, job = self._prepare(decision, snapshot)
         order = Order(action, decision.why, self._policy.restarts_left, decision.ask_first)
         try:
-            given = Pass(order, self._command.argv("pass"), reader.line, ended, bounds)
-            self._child = self._passes.start(given)
+            self._child = self._passes.start(order, job)
         except (BusyHostError, OSError) as error:
             code = error.exit_code if isinstance(error, BusyHostError) else 1
             self._settle(reader, action, code, f"`{action.value}` could not be started: {error}")
@@ -329,14 +287,14 @@ class Daemon:
                 self._loop.quit()
 
     def _resume(self) -> None:
-        """A pass that an earlier daemon began continues without it: it is followed to its end."""
+        """Follow a pass that an earlier daemon began and that continues without it."""
         found = None if self._runtime_state.superseded() else self._passes.unfinished()
         if found is None:
             return
-        snapshot = self._look(full=True)
-        decision = Decision(found.action, "begun by an earlier daemon")
-        reader, ended, bounds = self._prepare(decision, snapshot, by_another=True)
-        self._child = self._passes.follow(found, reader.line, ended, bounds)
+        action, log = found
+        decision = Decision(action, "begun by an earlier daemon")
+        _reader, job = self._prepare(decision, self._look(full=True), by_another=True)
+        self._child = self._passes.follow(log, job)
 
     def _ended(self, reader: PassReader, action: Action, deadline: float, code: int) -> None:
         child, self._child = self._child, None
@@ -353,22 +311,26 @@ class Daemon:
         self._act_on(self._snapshot)
 
     def _settle(self, reader: PassReader, action: Action, code: int, failure: str) -> None:
-        """Tells the log, the stamps and the policy how a child has ended, or that it could not be started."""
+        """Report to the log, the cluster and the policy how a child has ended, or that it could not be
+        started."""
         outcome = reader.end(code, failure)
         message = failure or f"{action.value}: {describe_exit(outcome.code)}"
         data = {"exitCode": outcome.code, "seconds": outcome.seconds, "changed": outcome.changed}
         self._say("pass.ended", message, verb=action.value, kubeletRestarts=outcome.restarts, **data)
+        if action is Action.SETTINGS and outcome.code:
+            self._warn(f"keeping the old settings: {outcome.reason}")
         if outcome.restarts and action is not Action.REMOVE:  # which leaves nothing behind
             self._runtime_state.stamp(outcome.restarts)
         if outcome.code == 0 and action in (Action.INSTALL, Action.REMOVE):
             self._succeeded = time.time()
         report_end(self._cluster, self._policy, action, outcome)
         self._policy.ended(time.monotonic(), outcome, self._snapshot)
+        self._poller.configuration = self._policy.configuration
 
     # -- what others see ------------------------------------------------------------------
 
     def _publish(self, decision: Decision) -> None:
-        """The files of the probes first: a statement has to be true when it is made (R13)."""
+        """Write the files of the probes first: a statement has to be true when it is made (R13)."""
         state, before = self._policy.state, self._published
         self._published = state
         self._show(alive=True)
@@ -384,24 +346,20 @@ class Daemon:
             self._pages = PageServer(listen, self._loop.guarded(self._page, _ERROR_PAGE))
             self._say("pages.served", f"/healthz, /readyz and /metrics are served on {listen}")
         except InstallerError as error:
-            self._say_once(error.message, f"tried again each {_RETRY:.0f} s")
+            self._warn(error.message, f"tried again each {_RETRY:.0f} s")
             self._loop.after(_RETRY, self._serve_pages)
 
     def _page(self, path: str) -> Page | None:
         return render_page(path, self._policy.state, __version__, self._succeeded, self._snapshot.answered_in)
 
     def _show(self, *, alive: bool = False) -> None:
-        published = self._published
-        ready = published is not None and published.ready
-        excused = published is not None and published.is_excused
-        word = published.summary if published is not None else ""
-        self._probe_files.show(word, alive=alive, ready=ready, excused=excused)
+        self._probe_files.show(self._published, alive=alive)
 
     # -- the end ----------------------------------------------------------------------------
 
     def _terminate(self, why: str) -> None:
-        """What outlives us, a removal or a rescue is finished, anything else stops between two steps. The
-        second signal ends us at once."""
+        """Finish a removal or a rescue, and leave alone what outlives us. Anything else stops between two
+        steps. The second signal ends us at once."""
         if self._ending:
             self._loop.quit()
             return
@@ -415,15 +373,15 @@ class Daemon:
             self._child.stop()
 
     def _follow_to_its_end(self) -> None:
-        """A host that shuts down waits for this process, which cannot see that end: systemd's bus is gone.
-        Elsewhere the next daemon follows the pass."""
+        """Follow a pass while there is a bus. A host that shuts down waits for this process, which could not
+        see the pass end. Elsewhere the next daemon follows it."""
         if self._child is not None and self._systemd.is_listening:
             self._loop.after(1.0, self._follow_to_its_end)
         elif self._child is not None:
             self._loop.quit()
 
     def _finish(self) -> None:
-        """Nothing is undone, unless it is certain that this node is no longer to be served."""
+        """End without undoing anything, unless it is certain that this node is to be decommissioned."""
         configuration, snapshot = self._policy.configuration, self._snapshot
         asked = configuration.remove_on_evidence and configuration.mode is Mode.INSTALL
         if not asked or snapshot.superseded or snapshot.paused or self._removing:
@@ -439,8 +397,8 @@ class Daemon:
         self._leave(why, time.monotonic() + leave_seconds(self._files))
 
     def _leave(self, why: str, until: float) -> None:
-        """A fleet leaves some nodes at a time, as far as the time of this pod allows: to leave is worth more
-        than to wait for a permit."""
+        """Remove this node. The nodes of a fleet leave some at a time, as far as the time of their pods
+        allows: to leave is worth more than to wait for a permit."""
         if time.monotonic() >= until or may_remove(self._cluster, self._policy, self._snapshot):
             self._begin(Decision(Action.REMOVE, why, wants=LEAVE), self._snapshot)
         else:

@@ -1,7 +1,7 @@
-"""What a pass reports to the daemon: one value, stated by the pass itself, whole each time.
+"""What a pass reports to the daemon: one value, which the pass states itself, whole each time.
 
-It goes the way of the events, as one of them: the pass states it whenever it has changed something, and when
-it ends. The last one counts, so a pass that is killed has said what it did until then.
+It is one of the pass's events. The pass states it whenever it has changed something, and when it ends. The
+last one counts, so a pass that is killed has said what it did until then.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 
+from installer.daemon.configuration import Configuration
 from installer.daemon.transient import UNKNOWN_END
 from installer.errors import InstallerError, KubeletKeptError
 from installer.model.daemon import Installed
@@ -26,25 +27,21 @@ _TOUCHED_NOTHING = (0, 2, _KEPT, 4, 75)  # or has come to its end
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a pass ended, with which exit code; before its end, how far it has come. `remembered`: the failure
-    is not to be tried again until an input changes. `restarts`: those of kubelet. `would_restart`: the pass
-    would have restarted kubelet, which it may not. `seconds`: how long the pass took. `installed` is None if
-    the pass does not know it; `fleet_generation` is what was to be installed, if that is known. `planned` is
-    work that the pass has left undone for lack of a permit. `unplaced`: which containers the policy does not
-    serve on a converged host, and what to do."""
+    """How a pass ended; before its end, how far it has come."""
 
-    code: int
+    code: int  # the exit code
     changed: bool = False
-    remembered: bool = False
+    remembered: bool = False  # the failure is not tried again until an input changes
     rolled_back: bool = False
-    restarts: int = 0
-    would_restart: bool = False
+    restarts: int = 0  # of kubelet
+    would_restart: bool = False  # the pass would have restarted kubelet, which it may not
     reason: str = ""
     seconds: float = 0.0
-    installed: Installed | None = None
-    fleet_generation: str = ""
-    planned: PlannedWork | None = None
-    unplaced: str = ""
+    installed: Installed | None = None  # None: the pass does not know
+    fleet_generation: str = ""  # that was to be installed, if it is known
+    planned: PlannedWork | None = None  # work that the pass has left undone for lack of a permit
+    unplaced: str = ""  # which containers the policy does not serve on a converged host, and what to do
+    configuration: Configuration | None = None  # of the settings that it has read
     ended: bool = True
 
     @property
@@ -91,6 +88,11 @@ class PassReporter:
             self._outcome = replace(outcome, restarts=restarts, rolled_back=rolled_back)
             self._state()
 
+    def configured(self, configuration: Configuration) -> None:
+        """The settings have been read, and that was all."""
+        self._outcome = replace(self._outcome, configuration=configuration)
+        self.ended(0)
+
     def planned(self, code: int, pending: str, error: InstallerError | None) -> None:
         """A plan has ended; `pending` says what it would do."""
         self._outcome = replace(self._outcome, reason=f"pending: {pending}" if pending and not error else "")
@@ -117,16 +119,16 @@ class PassReporter:
 
 
 class PassReader:
-    """In the daemon: one pass's lines. Its events go to `emit`; `moved` is called whenever it has changed
-    something on the host."""
+    """In the daemon: the lines of one pass. Its events go to `emit`; `changed` is called whenever it has
+    changed something on the host."""
 
-    def __init__(self, emit: Emit, moved: Callable[[], None]) -> None:
-        self._emit, self._moved = emit, moved
+    def __init__(self, emit: Emit, changed: Callable[[], None]) -> None:
+        self._emit, self._changed = emit, changed
         self._started = time.monotonic()
         self._outcome = _BEGUN
 
     def line(self, text: str) -> None:
-        """One line of its output: its outcome so far, an event, or something unforeseen."""
+        """Take one line of its output: its outcome so far, an event, or something unforeseen."""
         try:
             found = json.loads(text)
             kind, message, data = found["kind"], found["message"], found["data"]
@@ -138,8 +140,8 @@ class PassReader:
             return
         if kind == _KIND:
             if not self._outcome.ended:
-                self._moved()
-        elif kind != "converged" or data.get("changed"):  # else the state says it, once
+                self._changed()
+        elif kind != "converged" or data.get("changed"):  # else the daemon's state says it, once
             self._emit(Event(kind, message, data))
 
     def end(self, code: int, failure: str = "") -> Outcome:
@@ -155,15 +157,14 @@ def _installed(said: Mapping[str, object]) -> Installed:
 
 
 def _cause(error: InstallerError) -> str:
-    """Every fault that the error tells of, as far as there is room; else its first line, which has the
-    cause."""
+    """Return every fault of the error, as far as there is room; else its first line, which has the cause."""
     faults = error.faults or error.message.splitlines()[:1]
     return listed([" ".join(fault.split()) for fault in faults], _REASON_BYTES)
 
 
 def listed(texts: Sequence[str], limit: int) -> str:
-    """As many of the texts, the most important first, as fit into `limit` bytes, and how many more there are.
-    Of the first one at least its beginning."""
+    """Return as many of the texts, the most important first, as fit into `limit` bytes, and how many more
+    there are. Of the first one it has at least the beginning."""
     kept, size = list[str](), 0
     for text in texts:
         size += len(text.encode("utf-8", "replace")) + len("; ")

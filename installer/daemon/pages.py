@@ -1,7 +1,7 @@
-"""What the daemon tells over HTTP: /healthz, /readyz and /metrics, from its state. Pure.
+"""What the daemon serves over HTTP: /healthz, /readyz and /metrics, from its state. Pure.
 
-The text format of Prometheus is written here: its client library weighs as much as all of the
-daemon (https://prometheus.io/docs/instrumenting/exposition_formats/).
+It writes the text format of Prometheus itself, because the client library weighs as much as the whole daemon
+(https://prometheus.io/docs/instrumenting/exposition_formats/).
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ _COUNTERS = {
 def render_page(
     path: str, state: DaemonState, version: str, succeeded: float = 0.0, answered_in: float = 0.0
 ) -> Page | None:
-    """The page at `path`: /healthz answers 200 as long as the program runs, /readyz 200 only where the
-    host is converged and healthy, else 503; both tell the state as JSON. None where there is no page.
-    `succeeded` is when the last pass converged, in seconds of the epoch, `answered_in` how many seconds the
-    relay has last taken for an answer; both are 0 before the first one."""
+    """Return the page at `path`, None if there is none. /healthz answers 200 as long as the program runs,
+    /readyz 200 only if the host is converged and healthy, else 503; both have the state as JSON. `succeeded`
+    is when the last pass converged, in seconds of the epoch, `answered_in` the seconds that the relay took
+    for its last answer; both are 0 before the first one."""
     if path == "/metrics":
         return Page(200, _METRICS, "".join(_metrics(state, version, succeeded, answered_in)))
     if path in ("/healthz", "/readyz"):

@@ -1,9 +1,9 @@
-"""What a pass in a unit of its own tells `run`: a file below /run, a line of JSON for each event.
+"""What a pass in a service of its own reports to `run`: a file below /run, a line of JSON for each event.
 
-A file, and neither a pipe nor a socket: nothing that becomes of its reader can block or end the pass, and a
-daemon that comes back reads all of it. Its first line is the daemon's: what has begun, and why.
+It is a file, and neither a pipe nor a socket: whatever happens to its reader, the pass neither blocks nor
+ends, and a daemon that comes back reads all of it. The daemon writes the first line: what has begun, and why.
 
-Best effort: where it cannot be written, the pass does what it does, and its unit tells how it ended.
+Best effort: if it cannot be written, the pass works all the same, and systemd knows how it ended.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _CHUNK = 1 << 16
 
 
 def begin_pass_log(files: Files, action: str, why: str) -> PassLogReader:
-    """A new one. An earlier pass's is replaced: whoever still reads or writes that is not disturbed."""
+    """Begin a new log, which replaces an earlier one without disturbing its reader or writer."""
     with contextlib.suppress(InstallerError, OSError):
         files.make_directory(OUR_RUNTIME)
         files.write(PASS_LOG, json.dumps({"action": action, "why": why}).encode() + b"\n", 0o600)
@@ -29,7 +29,7 @@ def begin_pass_log(files: Files, action: str, why: str) -> PassLogReader:
 
 
 def open_pass_log(files: Files) -> TextIO:
-    """For the pass, to add its lines to. Where the daemon could not make it, they go nowhere."""
+    """Open it for the pass to append its lines. If the daemon could not create it, they are dropped."""
     try:
         with files.opened(PASS_LOG) as place:
             return open(os.open(place, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC), "w", encoding="utf-8")
@@ -38,32 +38,31 @@ def open_pass_log(files: Files) -> TextIO:
 
 
 class PassLogReader:
-    """Reads it from the beginning, while it grows. A removal deletes the file with its directory, and what is
-    written from then on is still read. `action` and `why` are empty where there is no file."""
+    """Reads it from the beginning, while it grows. A removal deletes the file with its directory; what is
+    written from then on is still read. `action` is empty if there is no file."""
 
     def __init__(self, files: Files) -> None:
         self._files, self._descriptor, self._rest = files, -1, b""
         with contextlib.suppress(InstallerError, OSError), files.opened(PASS_LOG) as place:
             self._descriptor = os.open(place, os.O_RDONLY | os.O_CLOEXEC)
         self._lines = self._read()
-        self.action = self.why = ""
+        self.action = ""
         with contextlib.suppress(ValueError, LookupError, TypeError):
-            header = json.loads(self._lines.pop(0))
-            self.action, self.why = str(header["action"]), str(header["why"])
+            self.action = str(json.loads(self._lines.pop(0))["action"])
 
     @property
     def has_lines(self) -> bool:
-        """Whether `lines` has something to return already."""
+        """Whether the pass has written a line."""
         return bool(self._lines)
 
     def lines(self) -> list[str]:
-        """The whole lines that have been added since the last call."""
+        """Return the complete lines that were added since the last call."""
         before, self._lines = self._lines, []
         return before + self._read()
 
     def forget(self) -> None:
-        """Its pass has been accounted for: deletes the file, unless it is another pass's by now. The end of
-        this reader."""
+        """Its pass has been accounted for: delete the file, unless it is another pass's by now. This ends the
+        reader."""
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor < 0:
             return

@@ -1,7 +1,7 @@
-"""How the daemon starts a pass: as a service of systemd's where that can be, else as its child.
+"""How the daemon starts a pass: as a service of systemd's if possible, else as its child.
 
-A restarted kubelet admits its pods again, and ends one that no longer belongs on the node: together with its
-children, half-way through what had restarted kubelet. A service outlives the pod. It works in the pod's own
+A restarted kubelet admits its pods again, and kills one that no longer belongs on the node: together with its
+children, in the middle of what had restarted kubelet. A service outlives the pod. It works in the pod's own
 file system, which the host's nsenter enters, and which lives as long as a process is in it
 (mount_namespaces(7)).
 """
@@ -11,18 +11,20 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
-from typing import Protocol
 
+from installer.daemon.configuration import Command, Configuration
 from installer.daemon.decision import Action, Order
+from installer.daemon.outcome import PassReader
 from installer.daemon.pass_log import PassLogReader, begin_pass_log
 from installer.daemon.transient import UNIT_EXISTS, TransientService
-from installer.daemon.unit_run import UnitRun
-from installer.daemon.watch import EventLoop
-from installer.errors import BusyHostError, InstallerError, SystemdError
+from installer.daemon.watch import Bounded, EventLoop
+from installer.errors import BusyHostError, InstallerError, InvalidInputError, SystemdError
 from installer.host.ports import Files
-from installer.host.run import ENVIRONMENT
+from installer.host.run import ENVIRONMENT, run
+from installer.model.daemon import Job
+from installer.model.event import ERROR, Event
 from installer.model.jsontext import to_json
 from installer.model.paths import PASS_UNIT
 
@@ -30,53 +32,74 @@ _MAY_RESTART_KUBELET = (Action.INSTALL, Action.REMOVE, Action.RESCUE, Action.HOL
 _NSENTER = ("/usr/bin/nsenter", "/bin/nsenter")
 _SLACK = 30.0  # seconds after which systemd ends what we should have ended
 _BUSY = f"another pass is at work in {PASS_UNIT}"
+_SETTINGS_SECONDS = 60.0
+_READ_SECONDS = 0.05  # between two reads of the log while a pass is at work
+_READS = 40  # of them until systemd is asked, in case its signal was lost with the bus daemon
 
-Say = Callable[[str, str], None]
+Warn = Callable[[str, str], None]
 """(message, hint): a warning that is not repeated for a while."""
 
 
-class Begun(Protocol):
-    """A pass that has begun. See Bounded."""
+class PassService(Bounded):
+    """A pass that systemd runs as a service, for the loop the same as a child. The service is at work, or has
+    ended before this daemon came. The log is forgotten when `on_end` has returned: a daemon that is killed
+    meanwhile may count a restart twice, but never misses one."""
 
-    overdue: bool
-    stopping: bool
+    outlives_us = True
 
-    @property
-    def outlives_us(self) -> bool: ...
+    def __init__(self, loop: EventLoop, service: TransientService, log: PassLogReader, job: Job) -> None:
+        super().__init__(loop, job)
+        self._service, self._log = service, log
+        self._reads = 0
+        self._unwatch: Callable[[], None] = lambda: None
+        with contextlib.suppress(InstallerError, OSError):
+            self._unwatch = service.watch(loop.guarded(self._check, None))
+        self._tick = loop.after(_READ_SECONDS, self._read_on)
 
-    def stop(self, grace: float = 0.0) -> None: ...
+    def _send(self, number: int) -> None:
+        with contextlib.suppress(InstallerError, OSError):  # it has ended, or the next signal comes later
+            self._service.kill(number)
 
+    def _read_on(self) -> None:
+        self._tick = self._loop.after(_READ_SECONDS, self._read_on)
+        self._read()
+        if self._reads % _READS == 0:
+            self._check()
+        self._reads += 1
 
-@dataclass(frozen=True, slots=True)
-class Pass:
-    """One that is to begin. `argv` is what the order follows. `bounds`: its deadline and its grace, in
-    seconds."""
+    def _read(self) -> None:
+        for line in self._log.lines():
+            self._on_line(line)
 
-    order: Order
-    argv: tuple[str, ...]
-    on_line: Callable[[str], None]
-    on_end: Callable[[int], None]
-    bounds: tuple[float, float]
+    def _check(self) -> None:
+        with contextlib.suppress(InstallerError, OSError):  # the next tick checks again
+            code = None if self._has_ended else self._service.exit_code()
+            if code is not None:
+                self._end(code)
 
+    def _end(self, code: int) -> None:
+        super()._end(code)
+        self._log.forget()
 
-@dataclass(frozen=True, slots=True)
-class Unfinished:
-    """A pass that an earlier daemon has begun."""
-
-    action: Action
-    log: PassLogReader
+    def _release(self) -> None:
+        self._read()
+        tick, self._tick = self._tick, 0
+        if tick:
+            self._loop.cancel(tick)
+        self._unwatch()
+        self._service.release()
 
 
 class PassStarter:
-    """Of one host. Decides once how passes are started, and tells `say` why not as a service."""
+    """Starts the passes of one host. It decides once how, and warns if not as a service."""
 
-    def __init__(self, loop: EventLoop, files: Files, service: TransientService, say: Say) -> None:
-        self._loop, self._files, self._service, self._say = loop, files, service, say
+    def __init__(self, loop: EventLoop, files: Files, service: TransientService, warn: Warn) -> None:
+        self._loop, self._files, self._service, self._warn = loop, files, service, warn
         self._nsenter = self._find_nsenter()
 
     def _find_nsenter(self) -> str:
-        """The host's nsenter; empty where passes are children: on the host itself, on a host that is seen
-        from outside, and where something is missing, with a warning."""
+        """Return the host's nsenter. Empty if passes are children: on the host itself, on a host that is seen
+        from outside, and with a warning if something is missing."""
         try:
             with self._files.opened("/proc") as proc:
                 ours = os.readlink("/proc/self/ns/mnt")
@@ -85,64 +108,63 @@ class PassStarter:
         except FileNotFoundError:
             return ""
         except (InstallerError, OSError) as error:
-            self._not_outside(f"the mount namespaces of the host cannot be compared: {error}")
+            self._warn_inside(f"the mount namespaces of the host cannot be compared: {error}")
             return ""
         found = [path for path in _NSENTER if self._files.status(path, follow=True) is not None]
         if not found:
-            self._not_outside(f"the host has no nsenter ({', '.join(_NSENTER)})")
+            self._warn_inside(f"the host has no nsenter ({', '.join(_NSENTER)})")
         return next(iter(found), "")
 
-    def _not_outside(self, why: str) -> None:
+    def _warn_inside(self, why: str) -> None:
         hint = "if kubelet stops this pod in the middle of a pass, the next pod finishes it"
-        self._say(f"passes run inside this pod: {why}", hint)
+        self._warn(f"passes run inside this pod: {why}", hint)
 
-    def start(self, given: Pass) -> Begun:
-        """Raises OSError where nothing can be started, and BusyHostError while a pass is at work that another
-        daemon has started."""
-        if given.order.action in _MAY_RESTART_KUBELET and self._nsenter:
+    def start(self, order: Order, job: Job) -> Bounded:
+        """The order is the last argument of the job. Raises OSError if nothing can be started, and
+        BusyHostError while a pass is at work that another daemon has started."""
+        if order.action in _MAY_RESTART_KUBELET and self._nsenter:
             try:
-                return self._start_unit(given)
+                return self._start_service(order, job)
             except BusyHostError:
                 raise
             except (InstallerError, OSError) as error:
                 if isinstance(error, SystemdError) and error.name == UNIT_EXISTS:
                     raise BusyHostError(_BUSY) from error
-                self._not_outside(str(error))
-        argv = (*given.argv, to_json(given.order))
-        return self._loop.start(argv, given.on_line, given.on_end, *given.bounds)
+                self._warn_inside(str(error))
+        return self._loop.start(replace(job, argv=(*job.argv, to_json(order))))
 
-    def _start_unit(self, given: Pass) -> Begun:
-        if self._service.exit_code() is None:  # whose log is not to be replaced
+    def _start_service(self, order: Order, job: Job) -> Bounded:
+        if self._service.exit_code() is None:  # do not replace its log
             raise BusyHostError(_BUSY)
-        action, why = given.order.action.value, given.order.why
-        log = begin_pass_log(self._files, action, why)
+        log = begin_pass_log(self._files, order.action, order.why)
         try:
             # People read the journal, as text; the daemon reads the log, as JSON.
-            entered = (self._nsenter, f"--mount=/proc/{os.getpid()}/ns/mnt", "--", *given.argv)
-            words = (*entered, "--output=text", "--log", to_json(given.order))
-            description = f"CRI-Resource-Manager installer: {action} ({why})"
-            self._service.start(words, description, ENVIRONMENT, sum(given.bounds) + _SLACK)
+            entered = (self._nsenter, f"--mount=/proc/{os.getpid()}/ns/mnt", "--", *job.argv)
+            argv = (*entered, "--output=text", "--log", to_json(order))
+            description = f"CRI-Resource-Manager installer: {order.action} ({order.why})"
+            self._service.start(argv, description, ENVIRONMENT, job.deadline + job.grace + _SLACK)
         except BaseException:
             log.forget()
             raise
-        heard = list[str]()
+        has_output = False
 
-        def hear(line: str) -> None:
-            heard[:] = [line]
-            given.on_line(line)
+        def on_line(line: str) -> None:
+            nonlocal has_output
+            has_output = True
+            job.on_line(line)
 
-        def end(code: int) -> None:
-            if 0 < code < 128 and not heard:
+        def on_end(code: int) -> None:
+            if 0 < code < 128 and not has_output:
                 self._nsenter = ""
-                self._not_outside(f"{PASS_UNIT} could not start the program; `journalctl -u {PASS_UNIT}`")
-            given.on_end(code)
+                self._warn_inside(f"{PASS_UNIT} could not start the program; `journalctl -u {PASS_UNIT}`")
+            job.on_end(code)
 
-        return UnitRun(self._loop, self._service, log, hear, end, *given.bounds)
+        return PassService(self._loop, self._service, log, replace(job, on_line=on_line, on_end=on_end))
 
     # -- what an earlier daemon has begun ---------------------------------------------------
 
-    def unfinished(self) -> Unfinished | None:
-        """What an earlier daemon has begun and not accounted for; it may have ended since."""
+    def unfinished(self) -> tuple[Action, PassLogReader] | None:
+        """Return what an earlier daemon has begun and not accounted for; it may have ended since."""
         if not self._nsenter:
             return None
         log, at_work = PassLogReader(self._files), False
@@ -151,23 +173,36 @@ class PassStarter:
         if not at_work and not log.has_lines:
             log.forget()
             return None
-        # A removal takes its log along. Only its deadline stops one, which is right for what is unknown.
-        action = Action(log.action) if log.action in _MAY_RESTART_KUBELET else Action.REMOVE
-        return Unfinished(action, log)
+        # A removal deletes its log. Only its deadline stops one, which is right for an unknown pass, too.
+        return Action(log.action) if log.action in _MAY_RESTART_KUBELET else Action.REMOVE, log
 
-    def follow(
-        self,
-        found: Unfinished,
-        on_line: Callable[[str], None],
-        on_end: Callable[[int], None],
-        bounds: tuple[float, float],
-    ) -> Begun:
-        """As if it had begun now."""
-        return UnitRun(self._loop, self._service, found.log, on_line, on_end, *bounds)
+    def follow(self, log: PassLogReader, job: Job) -> Bounded:
+        """Follow an unfinished pass as if it had begun now."""
+        return PassService(self._loop, self._service, log, job)
+
+
+def read_settings(command: Command) -> Configuration:
+    """Have a pass read the settings, and wait for it. Raises InvalidInputError with their faults, and
+    InstallerError if the pass could not tell."""
+    done = run(command.argv("pass", to_json(Order(Action.SETTINGS))), _SETTINGS_SECONDS)
+    events = list[Event]()
+    reader = PassReader(events.append, lambda: None)
+    for line in done.lines:
+        reader.line(line)
+    outcome = reader.end(1 if done.code is None else done.code)
+    if outcome.configuration is not None:
+        return outcome.configuration
+    error = next((event for event in events if event.kind == ERROR), None)
+    if error is None:
+        raise InstallerError(f"the settings could not be read: {done.failure}")
+    faults, hint = error.data.get("faults"), str(error.data.get("hint", ""))
+    if outcome.code == InvalidInputError.exit_code:
+        raise InvalidInputError(faults if isinstance(faults, list) else [error.message], hint)
+    raise InstallerError(error.message, hint)
 
 
 def _mount_namespace(proc: Path, pid: int) -> str:
-    """Empty where the host has no such process: its numbers are not ours."""
+    """Return it, empty if the host has no such process: its numbers are not ours."""
     try:
         return os.readlink(proc / f"{pid}/ns/mnt")
     except FileNotFoundError:

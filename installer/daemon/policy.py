@@ -22,6 +22,7 @@ from installer.daemon.pass_history import NEEDS_THE_BUS, RESYNC, PassHistory
 from installer.daemon.phase import Obstacles, judge
 from installer.daemon.poller import PollSnapshot, Token
 from installer.daemon.relay_history import RelayHistory
+from installer.errors import InvalidInputError
 from installer.model.daemon import DaemonState, Phase
 from installer.model.fleet import PlannedWork
 from installer.model.hold import BY_DAEMON, is_of_a_run, is_operators
@@ -42,11 +43,12 @@ _BLIND_PATIENCE = 20.0  # seconds without systemd's bus that mean nothing: it re
 _KUBELET_PATIENCE = 10.0  # seconds that others may take to restart kubelet before a pass looks into it
 _LONG_SILENCE = 60.0  # from then on the relay is probed as seldom as one that answers
 _RESCUE_RETRY = 2.0
+_SETTINGS_RETRY = 10.0
 _JITTER = 0.25
 BUSY = 75
 
 _NOTHING = Decision(Action.NOTHING)
-_DELAYS_A_RESCUE = (Action.INSTALL, Action.PLAN, Action.RESTART_PROXY)
+_DELAYS_A_RESCUE = (Action.INSTALL, Action.PLAN, Action.SETTINGS, Action.RESTART_PROXY)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +66,9 @@ _UNBLOCKED = Blocked()
 
 
 class Policy:
-    """`restarts` are the times at which earlier daemons restarted kubelet, on the clock of `now`. `working`
-    is the action of the running child."""
+    """`restarts` are the times at which earlier daemons restarted kubelet, on the clock of `now`. `settings`
+    are those that the configuration is of. A relay has to answer for `good_seconds` before kubelet returns to
+    it. `working` is the action of the running child."""
 
     def __init__(
         self,
@@ -73,9 +76,10 @@ class Policy:
         random: Callable[[], float],
         now: float,
         restarts: Iterable[float] = (),
+        settings: Token = (),
+        good_seconds: float = 60.0,
     ) -> None:
-        self.configuration = configuration
-        self.reloading = False  # new settings are being read, and no pass begins
+        self.configuration, self._good_seconds = configuration, good_seconds
         self.restarts = list(restarts)
         self.working = Action.NOTHING
         self.is_following = False  # an earlier daemon has begun the action
@@ -97,6 +101,7 @@ class Policy:
         self._blocked = _UNBLOCKED
         self._wants: PlannedWork | None = None
         self._owes_repair = False  # a rescue has stopped a repair, or found one that had to wait
+        self._settings, self._settings_at = settings, 0.0  # that are known, and when others may be read
         self._rescue_at = 0.0
         self._returned_at = -HOUR  # after a rescue, to the relay
         self._starting_since: float | None = None
@@ -147,7 +152,7 @@ class Policy:
         self._host_changed = self._is_stopping = False
         self._owes_repair |= action is Action.RESCUE and self._blocked != _UNBLOCKED
         if action is Action.RESTART_PROXY:
-            self._relay.restarts_proxy(self._now, self.configuration.dead_seconds)
+            self._relay.restarts_proxy(self._now)
         if action in (Action.INSTALL, Action.REMOVE, Action.PLAN) and not by_another:
             self._passes.begun(self._now)
         self._judge(self._now, snapshot)
@@ -169,9 +174,12 @@ class Policy:
         tells = not (lost_bus or self.is_following or outcome.code == BUSY)
         if tells and action in (Action.INSTALL, Action.REMOVE):
             passes.told(outcome)
-        self.had_lock |= not (self.is_following or action is Action.PLAN or outcome.code == BUSY)
+        needs_no_lock = action in (Action.PLAN, Action.SETTINGS)
+        self.had_lock |= not (self.is_following or needs_no_lock or outcome.code == BUSY)
         if self.is_following:
             pass  # the host is as that pass has left it: a pass of our own finds out
+        elif action is Action.SETTINGS:
+            self._take_settings(now, outcome)
         elif lost_bus or outcome.code == BUSY:
             passes.hindered(now, outcome.reason if lost_bus else "another run holds the host's lock")
             self._rescue_at = passes.retry_at
@@ -188,6 +196,15 @@ class Policy:
             passes.counts["rescues"] += action is Action.RESCUE and outcome.code == 0
             self._rescue_at = now + self._spread(_RESCUE_RETRY)
         self._judge(now, after)
+
+    def _take_settings(self, now: float, outcome: Outcome) -> None:
+        """Bad settings stay bad until they change, and the pass that follows refuses them. A child that could
+        not tell is asked again."""
+        self.configuration = outcome.configuration or self.configuration
+        if outcome.configuration is not None or outcome.code == InvalidInputError.exit_code:
+            self._settings = self._before.settings
+        else:
+            self._settings_at = now + _SETTINGS_RETRY
 
     def _block(self, outcome: Outcome) -> None:
         """Remember what the pass must not do on the host that it saw."""
@@ -256,20 +273,21 @@ class Policy:
         passes = self._passes
         if self._replaced:
             return _NOTHING
+        rescue = self._rescue(now, snapshot)
+        if rescue.action is not Action.NOTHING:
+            return rescue
+        if snapshot.settings != self._settings and now >= self._settings_at:
+            return Decision(Action.SETTINGS, "the settings have changed")
+        why = self._why(now, snapshot)
         if snapshot.paused:
-            why = self._why(now, snapshot)
-            return Decision(Action.PLAN, f"paused; {why}") if why and now >= passes.calm_at(now) else _NOTHING
+            return Decision(Action.PLAN, f"paused; {why}") if why else _NOTHING
         if self.configuration.mode is Mode.REMOVE:
-            due = not passes.removed and now >= passes.retry_at and not self.reloading
+            due = not passes.removed and now >= passes.retry_at
             return self._ask(snapshot, Action.REMOVE, "not removed yet") if due else _NOTHING
         if snapshot.blind:
             return _NOTHING
-        rescue = self._rescue(now, snapshot)
-        if rescue.action is not Action.NOTHING or self.reloading:
-            return rescue
         if snapshot.hold:
             return self._held(now, snapshot)
-        why = self._why(now, snapshot) if now >= passes.calm_at(now) else ""
         return self._install(now, snapshot, why) if why else _NOTHING
 
     def _hangs(self, now: float, snapshot: PollSnapshot, share: float = 1.0) -> bool:
@@ -277,11 +295,13 @@ class Policy:
         if snapshot.blind or snapshot.paused or self._replaced or self.configuration.mode is Mode.REMOVE:
             return False
         seen = snapshot.proxy.loaded_digest and snapshot.runtime and snapshot.on_relay
-        return bool(seen) and self._relay.is_dead(now, self.configuration.dead_seconds, share)
+        return bool(seen) and self._relay.is_dead(now, share)
 
     def _rescue(self, now: float, snapshot: PollSnapshot) -> Decision:
         """What to do about a dead or silent relay, after systemd has had its chance."""
         persons = is_operators(snapshot.hold)
+        if snapshot.blind or snapshot.paused or self.configuration.mode is Mode.REMOVE:
+            return _NOTHING
         if self._relay.silent_since is None or not snapshot.runtime or not snapshot.proxy.loaded_digest:
             return _NOTHING
         if self._passes.tried is None and self._blocked == _UNBLOCKED and not persons:
@@ -293,10 +313,9 @@ class Policy:
             # Under a person's hold the child only restarts kubelet, which the hold then takes to its base.
             return Decision(Action.RESCUE, f"{BY_DAEMON}the relay has been silent for {silent:.0f} s")
         helps = (untried and snapshot.on_relay) if persons else (untried or not snapshot.on_relay)
-        if helps and self._relay.wants_restart(now, snapshot, self.configuration.dead_seconds):
+        if helps and self._relay.wants_restart(now, snapshot):
             is_ = "it runs" if snapshot.proxy.running else f"it is {snapshot.proxy.active_state}"
-            why = f"{is_}, and its relay has been silent for {silent:.0f} s"
-            return Decision(Action.RESTART_PROXY, why)
+            return Decision(Action.RESTART_PROXY, f"{is_}, and its relay has been silent for {silent:.0f} s")
         return _NOTHING
 
     def _held(self, now: float, snapshot: PollSnapshot) -> Decision:
@@ -314,7 +333,7 @@ class Policy:
         if tried is not None and snapshot.inputs != tried:
             return self._install(now, snapshot, "the inputs have changed")
         good_since = self._relay.good_since
-        good = good_since is not None and now - good_since >= self.configuration.good_seconds
+        good = good_since is not None and now - good_since >= self._good_seconds
         if ours and good and now - self._returned_at >= HOUR and is_due:
             return self._install(now, snapshot, "the relay is good again", is_return=True)
         return _NOTHING
@@ -361,6 +380,9 @@ class Policy:
         return self._blocked if self._blocked.seen == snapshot.everything else _UNBLOCKED
 
     def _why(self, now: float, snapshot: PollSnapshot) -> str:
+        """Return what calls for a pass, empty if nothing does, or if there were many."""
+        if now < self._passes.calm_at(now):
+            return ""
         return self._passes.why(now, snapshot, busy=self._systemd_is_busy(now, snapshot))
 
     def _systemd_is_busy(self, now: float, snapshot: PollSnapshot) -> bool:
@@ -398,7 +420,7 @@ class Policy:
         """Return the seconds that the relay has for its next answer. A silent relay may only be slow: it gets
         more time, but not beyond the next moment at which its silence means more, and not while a pass runs
         that may have to be stopped."""
-        moments = [*self._relay.moments(self.configuration.dead_seconds), self._relay.rescue_at()]
+        moments = [*self._relay.moments(), self._relay.rescue_at()]
         ahead = [moment for moment in (*moments, self._rescue_at) if moment > now]
         slow = bool(ahead) and self._relay.silent_since is not None and not self.working
         return answer_seconds(min(ahead) - now) if slow else HURRIED_SECONDS
@@ -413,8 +435,8 @@ class Policy:
 
     def _due(self, now: float) -> float:
         """Return when there may be something to do if nothing happens until then."""
-        times = [now + RESYNC, self._rescue_at, *self._passes.moments(now)]
-        times += self._relay.moments(self.configuration.dead_seconds)
+        times = [now + RESYNC, self._rescue_at, self._settings_at]
+        times += [*self._passes.moments(now), *self._relay.moments()]
         times += [min(self.restarts) + HOUR + 1.0] if self.restarts else []
         times += [self._starting_since + _KUBELET_PATIENCE] if self._starting_since is not None else []
         times += [self._blind_since + _BLIND_PATIENCE] if self._blind_since is not None else []

@@ -1,8 +1,8 @@
-"""What the daemon sees of the host at one instant. Only looks; decides nothing.
+"""What the daemon sees of the host at one instant. It only looks, and decides nothing.
 
-Cheap on purpose: stat instead of reading, a few D-Bus properties, one CRI `Version` call to the relay. What
-differs from the desired state is for a child to find out: here it only matters whether anything has changed
-since the child last found nothing to do.
+It is cheap on purpose: stat instead of reading, a few D-Bus properties, one CRI `Version` call to the relay.
+A pass finds out what differs from the desired state; here it only matters whether anything has changed since
+a pass last found nothing to do.
 """
 
 from __future__ import annotations
@@ -39,42 +39,34 @@ _OF_UNIT: Callable[[UnitState], Token] = attrgetter(
 _WRITTEN: Callable[[os.stat_result], Token] = attrgetter(
     "st_ino", "st_mode", "st_uid", "st_gid", "st_size", "st_mtime_ns", "st_ctime_ns"
 )
-_SHORT_SILENCE = 2.0  # seconds: a restart of the proxy, not yet worth a word
-_SLOW = 0.5  # seconds; answers that take so long may soon come too late. A relay at rest needs 5 ms
+_SHORT_SILENCE = 2.0  # seconds: the proxy restarts, which is not worth reporting yet
+_SLOW = 0.5  # seconds; slower answers may soon come too late. A relay at rest needs 5 ms
 _RUNTIME_FLAG = re.compile(rb"--runtime-socket=([^\s\"']+)")
 _NO_PROXY, _NO_KUBELET = UnitState(paths.PROXY_UNIT), UnitState("kubelet.service")
 
 
 @dataclass(frozen=True, slots=True)
 class PollSnapshot:
-    """`inputs`, `files` and `units` are only compared: another value means a change.
-
-    `agent` is another one when the agent has sent another configuration, which changes nothing on the host by
-    itself.
-    `blind` is why the units could not be looked at; `unservable`: because this is not a host that we can
-    serve. `runtime` is only asked while the relay is silent, and taken for answering otherwise.
-    `answered_in`: the seconds
-    that the relay has last taken for an answer, 0 before the first one; `late`: it has used up the time for
-    one.
-    """
-
-    inputs: Token = ()
+    # These are only compared: another value means a change.
+    settings: Token = ()
+    inputs: Token = ()  # the settings, too
     files: Token = ()
     units: Token = ()
-    agent: str = ""
-    relay: bool = True
-    answered_in: float = 0.0
-    late: bool = False
-    runtime: bool = True
+    agent: str = ""  # its configuration, which changes nothing on the host by itself
+    # The rest means what it says.
+    relay: bool = True  # it answers
+    answered_in: float = 0.0  # seconds that the relay took for its last answer; 0: none yet
+    late: bool = False  # the relay has used up the time for an answer
+    runtime: bool = True  # it answers; probed only while the relay is silent
     proxy: UnitState = _NO_PROXY
     kubelet: UnitState = _NO_KUBELET
-    on_relay: bool = False
-    hold: str = ""
+    on_relay: bool = False  # kubelet is
+    hold: str = ""  # why kubelet is held
     paused: bool = False
-    superseded: bool = False
+    superseded: bool = False  # a newer daemon has come
     permission: Permission = FREE
-    blind: str = ""
-    unservable: bool = False
+    blind: str = ""  # why the units could not be looked at
+    unservable: bool = False  # because this is not a host that we can serve
 
     @property
     def everything(self) -> Token:
@@ -82,7 +74,7 @@ class PollSnapshot:
 
     @property
     def refusable(self) -> Token:
-        """What preflight may refuse and a look sees: once it has changed, a refusal is tried again."""
+        """What a look sees of the causes of a refusal: once it has changed, the pass is tried again."""
         proxy, kubelet = self.proxy, self.kubelet
         return (
             self.files,
@@ -92,19 +84,20 @@ class PollSnapshot:
 
     @property
     def standing(self) -> Token:
-        """What of the units a repair puts right, and what no restart by itself changes."""
+        """The state of the units that a repair restores, and that a mere restart does not change."""
         proxy, kubelet = self.proxy, self.kubelet
         stopped = proxy.active_state in ("inactive", "failed")
         return (proxy.load_state, stopped, proxy.unit_file_state, proxy.loaded_digest, kubelet.loaded_digest)
 
     @property
     def proxy_is_coming(self) -> bool:
-        """Systemd tries again by itself, or a rescue will: a pass now would blame the good generation."""
+        """Whether systemd tries again by itself, or a rescue will: a pass now would blame the good
+        generation."""
         trying = self.proxy.active_state in ("activating", "deactivating")
         return trying or (self.proxy.running and not self.relay)
 
     def complaint(self, silent: float) -> str:
-        """What is not healthy; empty if all is. `silent`: seconds since the relay last answered."""
+        """Return what is not healthy, empty if all is. `silent`: seconds since the relay last answered."""
         for unit in (self.proxy, self.kubelet):
             if not unit.running and not (unit is self.proxy and silent < _SHORT_SILENCE):
                 return f"{unit.name} is {unit.active_state}"
@@ -117,8 +110,8 @@ class PollSnapshot:
 
 
 class Poller:
-    """Looks at one host. `inputs` are paths of our own file system: configs, settings, payload.
-    `answers` says whether a CRI `Version` call to a socket is answered within so many seconds."""
+    """Looks at one host. `inputs` are paths of our own file system: configs, settings, payload. `answers`
+    says whether a socket answers a CRI `Version` call within so many seconds."""
 
     def __init__(
         self,
@@ -140,8 +133,8 @@ class Poller:
         self._seen = PollSnapshot()
 
     def heartbeat(self, seconds: float = ANSWER_SECONDS) -> PollSnapshot:
-        """The last snapshot, with the relay asked again, which has `seconds` for its answer, and the agent's
-        configuration looked at."""
+        """Return the last snapshot with a new relay probe, which has `seconds` for its answer, and a new look
+        at the agent's configuration."""
         began = self._clock()
         relay = self._answers(paths.RELAY_SOCKET, seconds)
         took = self._clock() - began
@@ -152,7 +145,7 @@ class Poller:
         return self._seen
 
     def look(self, seconds: float = ANSWER_SECONDS) -> PollSnapshot:
-        """A complete snapshot; the relay has `seconds` for its answer."""
+        """Return a complete snapshot; the relay has `seconds` for its answer."""
         blind, unservable, proxy, kubelet = "", False, self._seen.proxy, self._seen.kubelet
         try:
             proxy = self._systemd.unit(paths.PROXY_UNIT)
@@ -161,7 +154,7 @@ class Poller:
             self._base = self._base_files(kubelet, detail)
         except InstallerError as error:
             blind, unservable = error.message, isinstance(error, UnservableHostError)
-        on_relay = self._uses_relay(kubelet)
+        on_relay = self._process(kubelet).uses_relay
         self._seen = PollSnapshot(
             inputs=tuple(file_token(path) for path in self._inputs),
             files=tuple((path, _status_token(self._files.status(path))) for path in self._watched()),
@@ -178,8 +171,9 @@ class Poller:
         return self.heartbeat(seconds)
 
     def watch_specs(self) -> tuple[WatchSpec, ...]:
-        """Where a change is worth a look: each directory on the way to a path of the host, for a path may
-        come and a directory may be moved away. Of the inputs and of kubelet's drop-ins: everything."""
+        """Return where a change is worth a look: each directory on the way to a path of the host, because a
+        path may appear and a directory may be moved away; and everything among the inputs and kubelet's
+        drop-ins."""
         names: dict[str, set[str]] = {}
         for path in (*self._watched(), PAUSE_FILE, *paths.HOLDS, f"{paths.OUR_RUNTIME}/mode.json"):
             for directory, name in _way(path):
@@ -199,7 +193,7 @@ class Poller:
         return tuple(f"{root}/{self.configuration.kubelet_unit}.d" for root in roots)
 
     def _watched(self) -> tuple[str, ...]:
-        """Our files, kubelet's, and what lies in its drop-in directories."""
+        """Return our files, kubelet's, and what is in its drop-in directories."""
         directories = paths.drop_in_directories(self.configuration.drop_in_directory)
         drop_ins = (paths.drop_in(each, self.configuration.kubelet_unit) for each in directories)
         in_directories = (
@@ -210,8 +204,9 @@ class Poller:
         return tuple(dict.fromkeys((*_OURS, *drop_ins, *self._base, *in_directories)))
 
     def _base_files(self, kubelet: UnitState, detail: UnitDetail) -> tuple[str, ...]:
-        """Unit files, drop-ins, environment files and configuration of kubelet, without what is composed."""
-        process = ProcessState(kubelet.main_pid, self._argv(kubelet), {})
+        """Return kubelet's unit files, drop-ins, environment files and configuration, without the composed
+        file."""
+        process = self._process(kubelet)
         directory = process.flag("--config-dir") or ""
         self._config_directory = directory if directory.startswith("/") else ""
         environment = [path for name, _ in detail.environment_files for path in self._matching(name)]
@@ -220,30 +215,28 @@ class Poller:
         return tuple(p for p in found if p.startswith("/") and not p.startswith(paths.OUR_RUNTIME))
 
     def _configured(self) -> tuple[str, ...]:
-        """What kubelet reads in its --config-dir."""
+        """Return what kubelet reads in its --config-dir."""
         try:
             return tuple(configuration_files(self._files, self._config_directory))
         except (InstallerError, OSError):
             return ()
 
     def _matching(self, pattern: str) -> tuple[str, ...]:
-        """And the pattern itself: a path that does not exist may come."""
+        """Return the matches and the pattern itself: a path that does not exist may appear."""
         try:
             return (pattern, *matching(self._files, pattern))
         except (InstallerError, OSError):
             return (pattern,)
 
-    def _argv(self, unit: UnitState) -> tuple[str, ...]:
+    def _process(self, unit: UnitState) -> ProcessState:
         raw = self._read(f"/proc/{unit.main_pid}/cmdline") if unit.main_pid else b""
-        return tuple(word.decode("utf-8", "replace") for word in raw.split(b"\0")[:-1])
-
-    def _uses_relay(self, kubelet: UnitState) -> bool:
-        return ProcessState(kubelet.main_pid, self._argv(kubelet), {}).uses_relay
+        argv = tuple(word.decode("utf-8", "replace") for word in raw.split(b"\0")[:-1])
+        return ProcessState(unit.main_pid, argv, {})
 
     def _read(self, path: str) -> bytes:
         try:
             return self._files.read(path) or b""
-        except (InstallerError, OSError):  # gone meanwhile, or a link that leads out of the root
+        except (InstallerError, OSError):  # gone by now, or a link that leads out of the root
             return b""
 
     def _hold(self) -> str:
@@ -256,7 +249,7 @@ class Poller:
         return bool(match) and self._answers(paths.normalise_endpoint(endpoint), ANSWER_SECONDS)
 
     def _answers(self, path: str, seconds: float) -> bool:
-        """Raises OSError if it could not be asked for lack of descriptors or memory: that is no silence."""
+        """Raises OSError for lack of descriptors or memory: that is not silence."""
         try:
             with self._files.opened(path) as place:
                 return self._is_answered(place, seconds)
@@ -269,7 +262,7 @@ class Poller:
 
 
 def _status_token(status: os.stat_result | None) -> Token:
-    """What any write changes; of a directory only its identity, because others also write there."""
+    """Return what any write changes; of a directory only its identity, because others write there, too."""
     if status is None:
         return ()
     if stat.S_ISDIR(status.st_mode):
@@ -278,8 +271,8 @@ def _status_token(status: os.stat_result | None) -> Token:
 
 
 def file_token(path: Path) -> Token:
-    """What changes with a file, or with a directory's files, links followed: a ConfigMap is swapped by a
-    link. Nothing is opened: a FIFO would wait for its other end."""
+    """Return what changes with a file, or with the files of a directory. Links are followed, because a
+    ConfigMap is swapped by a link. Nothing is opened: a FIFO would wait for its other end."""
     try:
         if not path.is_dir():
             return _followed(path)
@@ -297,7 +290,7 @@ def _followed(path: Path) -> Token:
 
 
 def _way(path: str) -> Iterable[tuple[str, str]]:
-    """Each directory on the way to `path`, but the root, and the name in it that leads on."""
+    """Yield each directory on the way to `path`, except the root, and the name in it that leads on."""
     names = components(path)
     for depth in range(1, len(names)):
         yield f"/{'/'.join(names[:depth])}", names[depth]

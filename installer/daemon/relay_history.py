@@ -1,13 +1,13 @@
 """What the daemon knows of the relay: since when it answers or is silent, and how long a proxy gets.
 
-Pure: told the time and what was seen. Times are seconds on the clock of `now`; shares are of `deadSeconds`.
+Pure: it gets the time and what was seen. Times are seconds on the clock of `now`; shares are of deadSeconds.
 """
 
 from __future__ import annotations
 
 from installer.daemon.poller import PollSnapshot
 
-_UNSEEN_SHARE = 0.25  # as long may the relay have been silent before a question has shown it
+_UNSEEN_SHARE = 0.25  # the relay may have been silent for so long before a probe has shown it
 _RESTART_SHARE = 0.5  # of silence, until a proxy that has served is restarted
 _SLOW_SHARE = 3.0  # of a start that kubelet does not wait for: with many containers it takes its time
 _LONGEST_WAIT = 600.0  # between two restarts of a proxy that stays silent
@@ -19,13 +19,15 @@ class RelayHistory:
     def __init__(self, now: float) -> None:
         self.good_since: float | None = None
         self.silent_since: float | None = None
+        self._dead_seconds = 0.0
         self._answered_at = self._dead_since = now
-        self._answered: str | None = None  # the invocation of the proxy that has last answered
+        self._answered: str | None = None  # the invocation of the proxy that last answered
         self._invocation, self._invocation_since = "", now
-        self._runtime_since = now  # since when the runtime has answered
-        self._restarts, self._restart_at = 0, 0.0  # by us, since the relay has last answered
+        self._runtime_since = now  # the runtime has answered
+        self._restarts, self._restart_at = 0, 0.0  # by us, since the relay last answered
 
     def see(self, now: float, snapshot: PollSnapshot, dead_seconds: float) -> None:
+        self._dead_seconds = dead_seconds
         if snapshot.relay:
             self.good_since = now if self.good_since is None else self.good_since
             self.silent_since, self._restarts, self._restart_at = None, 0, 0.0
@@ -38,45 +40,46 @@ class RelayHistory:
         if snapshot.proxy.invocation_id != self._invocation:
             self._invocation, self._invocation_since = snapshot.proxy.invocation_id, now
 
-    def restarts_proxy(self, now: float, dead_seconds: float) -> None:
-        """We begin to restart the proxy: the next restart has to wait longer each time."""
-        wait = dead_seconds * _RESTART_SHARE * 2.0 ** min(20, self._restarts)
+    def restarts_proxy(self, now: float) -> None:
+        """We begin to restart the proxy: each further restart has to wait longer."""
+        wait = self._dead_seconds * _RESTART_SHARE * 2.0 ** min(20, self._restarts)
         self._restarts += 1
         self._restart_at = now + min(_LONGEST_WAIT, wait)
 
     def silence(self, now: float) -> float:
-        """Seconds since it was first seen silent, 0 while it answers."""
+        """Return the seconds since it was first seen silent, 0 while it answers."""
         return now - self.silent_since if self.silent_since is not None else 0.0
 
-    def is_dead(self, now: float, dead_seconds: float, share: float = 1.0) -> bool:
-        """Whether it has been silent for this share of deadSeconds, counted from its last answer as far as
-        the heartbeat can tell. While the runtime is away nothing is better, so the time counts from its
+    def is_dead(self, now: float, share: float = 1.0) -> bool:
+        """Whether it has been silent for this share of deadSeconds, from its last answer on as far as the
+        heartbeat can tell. While the runtime is away no endpoint is better, so the time counts from its
         return: the proxy may need some."""
         since = max(self._dead_since, self._runtime_since)
-        return self.silent_since is not None and now - since >= dead_seconds * share
+        return self.silent_since is not None and now - since >= self._dead_seconds * share
 
     def is_untried(self, snapshot: PollSnapshot) -> bool:
-        """Whether the proxy has served, is silent, and may be helped by a restart. One that was started since
-        its relay last answered may be slow."""
+        """Whether the proxy has served, is silent, and a restart may help. One that was started since its
+        relay last answered may just be slow."""
         served = self._answered == snapshot.proxy.invocation_id
         unknown = self._answered is None and snapshot.on_relay
         return snapshot.proxy.running and not self._restarts and (served or unknown)
 
-    def wants_restart(self, now: float, snapshot: PollSnapshot, dead_seconds: float) -> bool:
-        """Whether the relay has been silent for so long that a restart is worth it: of a proxy that runs, or
-        of one that is down while kubelet is held. Without a hold a pass starts that."""
+    def wants_restart(self, now: float, snapshot: PollSnapshot) -> bool:
+        """Whether the silence has lasted long enough for a restart: of a proxy that runs, or of one that is
+        down while kubelet is held. Without a hold a pass starts that one."""
         down = bool(snapshot.hold) and snapshot.proxy.active_state in ("inactive", "failed")
         if not (snapshot.proxy.running or down) or self.silent_since is None or now < self._restart_at:
             return False
-        slow = not self.is_untried(snapshot) and now - self._invocation_since < dead_seconds * _SLOW_SHARE
-        return not slow and now - self._dead_since >= dead_seconds * _RESTART_SHARE
+        starts_for = now - self._invocation_since
+        slow = not self.is_untried(snapshot) and starts_for < self._dead_seconds * _SLOW_SHARE
+        return not slow and now - self._dead_since >= self._dead_seconds * _RESTART_SHARE
 
     def rescue_at(self) -> float:
-        """From when on kubelet may leave it: the first restart of the proxy is given its time."""
+        """Return when kubelet may leave it: the first restart of the proxy gets its time."""
         return self._restart_at if self._restarts == 1 else 0.0
 
-    def moments(self, dead_seconds: float) -> tuple[float, ...]:
-        """When the silence means more than before."""
+    def moments(self) -> tuple[float, ...]:
+        """Return when the silence will mean more than before."""
         if self.silent_since is None:
             return ()
-        return tuple(self._dead_since + dead_seconds * share for share in (_RESTART_SHARE, 1.0))
+        return tuple(self._dead_since + self._dead_seconds * share for share in (_RESTART_SHARE, 1.0))

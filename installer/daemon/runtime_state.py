@@ -1,14 +1,14 @@
 """What has to outlive the daemon's process, below the host's /run: gone at the next boot.
 
-The file of the mode says which daemon acts on this host: the last that came. But a removal takes it back
-from an installation: after a boot the pods of both start at once, in any order. One that finds another's name
-in it has been replaced, and stays so when its container starts again: the file lists whom its writer
-replaced. It goes with the last pod of a removal, and then one that was replaced begins anew.
+The claim says which daemon acts on this host: the last that came. But a removal takes the host back from an
+installation: after a boot the pods of both start at once, in any order. A daemon that finds another's name in
+the claim has been replaced, and stays so when its container restarts, because the claim lists whom its writer
+replaced. The last pod of a removal deletes the claim, and then a replaced daemon begins anew.
 
-The stamps say when we restarted kubelet. A crash between two writes loses the newest stamp at worst; an
+The stamps say when we restarted kubelet. A crash between two writes loses the newest stamp at worst. An
 unreadable file counts as none.
 
-Best effort: where nothing can be written, the daemon says so once and keeps running without.
+Best effort: if nothing can be written, the daemon says so once and keeps running without.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from installer.model.names import Mode
 
 MODE_FILE = f"{paths.OUR_RUNTIME}/mode.json"
 STAMPS = f"{paths.OUR_RUNTIME}/restarts.json"
-_KEPT = 20  # of those replaced, and of stamps
-_VACANT = 30.0  # seconds; a removal takes the file along, and puts it back when its pass has ended
+_KEPT = 20  # of replaced daemons, and of stamps
+_VACANT = 30.0  # seconds; a removal deletes the claim, and restores it when its pass has ended
 
 
 class RuntimeState:
-    """`identity` names this daemon (a pod's UID): the same when its container starts again. `now` is a
-    clock in seconds that all processes of this boot share and nobody sets: a wall clock that is set back
-    would make us forget how often kubelet was restarted. No method raises."""
+    """`identity` names this daemon (a pod's UID); a restart of its container keeps it. `now` is a clock in
+    seconds that all processes of this boot share and nobody sets: with a wall clock that is set back we would
+    forget how often kubelet was restarted. No method raises."""
 
     def __init__(self, files: Files, identity: str, now: Callable[[], float], emit: Emit) -> None:
         self._files = files
@@ -46,7 +46,7 @@ class RuntimeState:
         self._unwritten: set[str] = set()
 
     def claim(self, mode: Mode) -> bool:
-        """Says that we act from now on; returns False, and writes nothing, if we were replaced before."""
+        """Claim the host from now on. Return False, and write nothing, if we were replaced before."""
         self._mode = mode
         found = self._load(MODE_FILE)
         by, replaced = str(found.get("by", "")), _strings(found.get("replaced"))
@@ -59,7 +59,7 @@ class RuntimeState:
         return True
 
     def insist(self) -> bool:
-        """A removal goes first: takes the host back from an installation. Returns whether it has."""
+        """A removal goes first: take the host back from an installation. Return whether that was done."""
         found = self._load(MODE_FILE)
         if self._mode is not Mode.REMOVE or found.get("mode") != Mode.INSTALL.value:
             return False
@@ -71,7 +71,7 @@ class RuntimeState:
         self._write(self._mode)
 
     def restore(self, mode: Mode) -> None:
-        """Writes our claim again if it is gone: a removal takes it along."""
+        """Write our claim again if it is gone: a removal deletes it."""
         if not self._load(MODE_FILE):
             self._write(mode)
 
@@ -80,8 +80,9 @@ class RuntimeState:
         self._save(MODE_FILE, claim)
 
     def forget(self, *, everything: bool = True) -> None:
-        """At our end, unless another daemon has come since. A removal deletes its claim, so that an
-        installation that yielded begins anew; with `everything`, all goes where nothing is installed."""
+        """Called at our end; does nothing if another daemon has come since. A removal deletes its claim, so
+        that an installation that yielded begins anew. With `everything`, delete all if nothing is
+        installed."""
         try:
             if self.superseded():
                 return
@@ -90,24 +91,19 @@ class RuntimeState:
             if everything and self._files.read(paths.RECORD) is None:
                 self._files.remove_tree(paths.OUR_RUNTIME)
         except (InstallerError, OSError) as error:
-            self._emit(
-                Event(
-                    "warning",
-                    f"cannot delete {paths.OUR_RUNTIME}: {error}",
-                    {"hint": "gone at the next boot"},
-                )
-            )
+            message = f"cannot delete {paths.OUR_RUNTIME}: {error}"
+            self._emit(Event("warning", message, {"hint": "gone at the next boot"}))
 
     def superseded(self) -> bool:
-        """Whether another daemon has come since our claim, or had before. Those we replaced have not, also
-        where our own claim could not be written, unless they have replaced us in turn."""
+        """Whether another daemon has come since our claim, or had before. Those that we replaced have not,
+        even if our own claim could not be written, unless they have replaced us in turn."""
         found = self._load(MODE_FILE)
         by, replaced = found.get("by", self._identity), _strings(found.get("replaced"))
         came = by != self._identity and (by not in self._replaced or self._identity in replaced)
         return self._refused or came
 
     def is_vacant(self) -> bool:
-        """Whether there is no claim left, for a while. To be asked by one that was replaced."""
+        """Whether there has been no claim for a while. For a daemon that was replaced."""
         now = self._now()
         if self._load(MODE_FILE):
             self._vacant_since = None
@@ -116,8 +112,8 @@ class RuntimeState:
         return now - self._vacant_since >= _VACANT
 
     def ages(self) -> tuple[float, ...]:
-        """How long ago we restarted kubelet, in seconds, longest first. A stamp from the future counts as of
-        just now: restarts are rather counted twice than forgotten."""
+        """Return how many seconds ago we restarted kubelet, the longest first. A stamp from the future counts
+        as of now: better to count a restart twice than to forget it."""
         now = self._now()
         return tuple(max(0.0, now - stamp) for stamp in self._stamps())
 
@@ -128,7 +124,7 @@ class RuntimeState:
         return tuple(float(max(0, min(now, stamp))) for stamp in found if isinstance(stamp, (int, float)))
 
     def stamp(self, count: int) -> None:
-        """Kubelet was restarted `count` times just now."""
+        """Note that kubelet was restarted `count` times just now."""
         self._save(STAMPS, {"restarts": [*self._stamps(), *[self._now()] * count][-_KEPT:]})
 
     def _load(self, path: str) -> dict[str, Any]:

@@ -1,7 +1,7 @@
-"""A service that systemd runs for us: neither the process that asked for it nor its container ends it.
+"""A transient service of systemd's: neither the process that started it nor that one's container ends it.
 
-systemd's name for it is a transient unit. It is gone when it has ended, and there is never a second one of
-its name. Its output goes to the host's journal.
+It is gone when it has ended, and there is never a second one of its name. Its output goes to the host's
+journal.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from installer.errors import BusyHostError, InstallerError, KubeletKeptError, Sy
 from installer.host.bus import CALL_SECONDS, SERVICE, UNIT, SystemBus
 
 UNIT_EXISTS = "org.freedesktop.systemd1.UnitExists"
-UNKNOWN_END = 1  # where nothing tells how it has ended
+UNKNOWN_END = 1  # if nothing tells how it has ended
 
 _UNKNOWN_PROPERTY = "org.freedesktop.DBus.Error.PropertyReadOnly"  # of a systemd that is older
 _ENDED = ("inactive", "failed")
@@ -24,21 +24,21 @@ _OOM_SCORE = -997  # what kubelet gives to the containers of our pod (system-nod
 
 
 class TransientService:
-    """The one of this name, on the system bus of a host. Every method may raise SystemdError,
+    """The service of this name, on the system bus of a host. Every method may raise SystemdError,
     UnservableHostError and OSError as BusSystemd's do, unless it says otherwise."""
 
     def __init__(self, bus: SystemBus, name: str) -> None:
         self.name = name
         self._bus = bus
-        # As bus_label_escape() of systemd's sd-bus does it; each unit has its path, also before it is there.
+        # As bus_label_escape() of systemd's sd-bus does it. A unit has its path before it exists.
         escaped = "".join(c if c.isalnum() else f"_{ord(c):02x}" for c in name)
         self._path = f"/org/freedesktop/systemd1/unit/{escaped}"
 
     def start(
         self, argv: Sequence[str], description: str, environment: Mapping[str, str], seconds: float
     ) -> None:
-        """`argv` names a program of the host by its path. After `seconds` systemd itself ends it: that is for
-        the case that nobody is left to do it. It stays loaded until `release`, or until our connection ends.
+        """Start it. `argv` names a program of the host by its path. After `seconds` systemd itself ends it,
+        in case nobody is left to do so. It stays loaded until `release`, or until our connection ends.
         Raises SystemdError, with the name UNIT_EXISTS while there is one."""
         properties: dict[str, tuple[str, object]] = {
             "Description": ("s", description),
@@ -46,7 +46,7 @@ class TransientService:
             "Environment": ("as", [f"{name}={value}" for name, value in environment.items()]),
             "WorkingDirectory": ("s", "/"),
             "SyslogIdentifier": ("s", self.name.removesuffix(".service")),
-            # SIGTERM for the program, which finishes its step, and nothing of it is left behind.
+            # The program gets SIGTERM and finishes its step; nothing that it has started is left behind.
             "KillMode": ("s", "mixed"),
             "RuntimeMaxUSec": ("t", round(seconds * 1_000_000)),
             "OOMScoreAdjust": ("i", _OOM_SCORE),
@@ -55,7 +55,7 @@ class TransientService:
             "AddRef": ("b", True),
         }
         what = f"systemd-run --unit={self.name}"
-        # Where memory runs out for a program that it has started: it says so, and continues. And a run that
+        # If a program that it has started runs out of memory, it reports that and continues. And a pass that
         # had to wait has not failed, whatever its exit code: systemd would call it a failed unit.
         newer: dict[str, tuple[str, object]] = {
             "OOMPolicy": ("s", "continue"),
@@ -69,7 +69,7 @@ class TransientService:
             self._bus.start_transient(what, self.name, properties)
 
     def attach(self) -> bool:
-        """Whether one is at work that another process has started. If so, it stays loaded as after
+        """Return whether a service is at work that another process has started. It stays loaded as after
         `start`."""
         if self.exit_code() is not None:
             return False
@@ -80,8 +80,8 @@ class TransientService:
         return True
 
     def exit_code(self) -> int | None:
-        """None while it is at work; 128 + n after signal n. UNKNOWN_END also where there is none."""
-        # In one call, and so of one instant: before its start it is also inactive, but has a job.
+        """Return None while it is at work, 128 + n after signal n, UNKNOWN_END if there is none."""
+        # One call, so one instant: before its start it is inactive, too, but has a job.
         unit = self._bus.call(
             self.name, lambda: self._bus.unit(self._path).GetAll(UNIT, timeout=CALL_SECONDS)
         )
@@ -102,7 +102,7 @@ class TransientService:
         return value
 
     def kill(self, number: int) -> None:
-        """Sends the signal to its program; SIGKILL to all of its processes."""
+        """Send the signal to its program; SIGKILL to all of its processes."""
         whom = "all" if number == signal.SIGKILL else "main"
         manager = self._bus.manager
         self._bus.call(
@@ -111,12 +111,11 @@ class TransientService:
         )
 
     def watch(self, changed: Callable[[], None]) -> Callable[[], None]:
-        """`changed` is called by the default main loop when something changes, until what is returned is
-        called."""
+        """The default main loop calls `changed` when something changes. Return what ends that."""
         return self._bus.watch(self._path, changed)
 
     def release(self) -> None:
-        """systemd may forget how it has ended. Raises nothing."""
+        """Let systemd forget how it has ended. Raises nothing."""
         with contextlib.suppress(InstallerError, OSError):
             manager = self._bus.manager
             self._bus.call("", lambda: manager.UnrefUnit(self.name, timeout=CALL_SECONDS))

@@ -1,7 +1,7 @@
-"""Waiting for whatever comes first: a file, a signal, a time, a child's word. One GLib main loop.
+"""The main loop of GLib: files, signals, timers and children, whichever comes first.
 
-It says that something happened, never what: the callback looks again. One function gets whatever a
-callback raises, and the loop keeps running: PyGObject would print it and drop the timer or watch.
+It says that something happened, never what: the callback looks again. One function gets whatever a callback
+raises, and the loop keeps running; PyGObject would print the error and drop the timer or watch.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import contextlib
 import os
 import signal
 import stat
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
@@ -20,6 +20,7 @@ from gi.repository import Gio, GLib
 from installer.errors import UnservableHostError
 from installer.host.chase import resolved
 from installer.host.run import start
+from installer.model.daemon import Job
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -28,17 +29,17 @@ NO_WATCH_LEFT = (
     "the kernel has no inotify watch left: changes of files are seen some seconds later, pause files too",
     "raise fs.inotify.max_user_instances or fs.inotify.max_user_watches with sysctl",
 )
-"""What is wrong where `EventLoop.sees` is false, and what helps."""
+"""What is wrong if `EventLoop.sees` is false, and what helps."""
 
 _CHUNK = 65536
 _LAST_CHUNKS = 16  # a pipe holds 1 MiB at most (pipe(7)), unless another process writes on
 _REAP_SECONDS = 5.0  # what a killed process may take to disappear
-_RATE_MILLISECONDS = 50  # between two words of one file that is written all the time
+_RATE_MILLISECONDS = 50  # between two calls for a file that is written all the time
 
 
 @dataclass(frozen=True, slots=True)
 class WatchSpec:
-    """A directory below a root, and the names in it that matter; without names: all."""
+    """A directory below a root, and the names in it that matter; no names: all."""
 
     root: Path
     directory: str
@@ -46,8 +47,8 @@ class WatchSpec:
 
 
 class EventLoop:
-    """The default main loop; everything is called from inside `run`, one thing at a time. `failed` is
-    called with what a callback has raised."""
+    """The default main loop. It calls everything from inside `run`, one thing at a time, and `failed` with
+    whatever a callback has raised."""
 
     def __init__(self, failed: Callable[[Exception], None]) -> None:
         self._loop = GLib.MainLoop()
@@ -62,7 +63,7 @@ class EventLoop:
         self._loop.quit()
 
     def guarded(self, call: Callable[_P, _T], otherwise: _T) -> Callable[_P, _T]:
-        """`call`, which returns `otherwise` where it would raise."""
+        """Return `call`, which now returns `otherwise` instead of raising."""
 
         def run(*args: _P.args, **kwargs: _P.kwargs) -> _T:
             try:
@@ -74,7 +75,7 @@ class EventLoop:
         return run
 
     def after(self, seconds: float, call: Callable[[], None]) -> int:
-        """Calls once, in `seconds`; what is returned may be handed to `cancel` until then."""
+        """Call once, in `seconds`. Return a timer for `cancel`, which is valid until then."""
         guarded = self.guarded(call, None)
         timer: int = GLib.timeout_add(max(1, round(seconds * 1000)), lambda: bool(guarded()))
         return timer
@@ -86,21 +87,14 @@ class EventLoop:
         guarded = self.guarded(call, None)
         GLib.unix_signal_add(GLib.PRIORITY_HIGH, number, lambda: not guarded())
 
-    def start(
-        self,
-        argv: Sequence[str],
-        on_line: Callable[[str], None],
-        on_end: Callable[[int], None],
-        deadline: float,
-        grace: float,
-    ) -> Child:
-        """Starts a process beside the loop; see Child. Raises OSError."""
-        return Child(self, argv, on_line, on_end, deadline, grace)
+    def start(self, job: Job) -> Child:
+        """Raises OSError."""
+        return Child(self, job)
 
     def watch(self, specs: Iterable[WatchSpec], changed: Callable[[], None]) -> None:
-        """From now on exactly these are watched, as far as they exist. A directory that is moved away or
-        replaced is watched again with the next call. A link that replaces one meanwhile may lead the
-        monitor out of the root: that costs a needless call of `changed`, for its path is never used."""
+        """Watch exactly these from now on, as far as they exist. A directory that was moved away or replaced
+        is watched again with the next call. A link that replaces one meanwhile may lead the monitor out of
+        the root: that costs a needless call of `changed`, because its path is never used."""
         found: dict[tuple[str, int, int], frozenset[str]] = {}
         for spec in specs:
             with contextlib.suppress(OSError, UnservableHostError):
@@ -109,30 +103,30 @@ class EventLoop:
                     key = (path, status.st_dev, status.st_ino)
                     before = found.get(key, spec.names)
                     found[key] = before | spec.names if before and spec.names else frozenset()
-        # Before a new one for the same path: GIO keeps one watch for each path.
+        # Before a new monitor for the same path: GIO keeps one watch for each path.
         for key in self._monitors.keys() - found.keys():
             self._monitors.pop(key).cancel()
         self._names = found
         for key in found.keys() - self._monitors.keys():
-            with contextlib.suppress(GLib.Error):  # the kernel has no more to give: the next call tries again
+            with contextlib.suppress(GLib.Error):  # the kernel has no watch left: the next call tries again
                 self._monitors[key] = self._monitor(key, changed)
 
     @property
     def sees(self) -> bool:
-        """Whether each directory that is watched, and still is where it was, has a watch of the kernel's. GIO
-        does not say where there is none left (`fs.inotify.max_user_watches`)."""
+        """Whether each watched directory that still is where it was has a watch of the kernel's. GIO does not
+        say when there is none left (`fs.inotify.max_user_watches`)."""
         there = {key[1:] for key in self._names if _is_still(*key)}
         return _kernel_watches() >= len(there)
 
     def _monitor(self, key: tuple[str, int, int], changed: Callable[[], None]) -> Any:
-        def told(_monitor: Any, file: Any, *_: object) -> None:
+        def on_event(_monitor: Any, file: Any, *_: object) -> None:
             names = self._names.get(key)
             if names is not None and (not names or file.get_basename() in names or file.get_path() == key[0]):
                 changed()
 
         monitor = Gio.File.new_for_path(key[0]).monitor_directory(Gio.FileMonitorFlags.NONE, None)
         monitor.set_rate_limit(_RATE_MILLISECONDS)
-        monitor.connect("changed", self.guarded(told, None))
+        monitor.connect("changed", self.guarded(on_event, None))
         return monitor
 
 
@@ -145,42 +139,49 @@ def _is_still(path: str, device: int, number: int) -> bool:
 
 
 def _kernel_watches() -> int:
-    """How many this process has: a line each (proc(5), /proc/PID/fdinfo)."""
+    """Return how many this process has: a line each (proc(5), /proc/PID/fdinfo)."""
     count = 0
     for found in Path("/proc/self/fdinfo").iterdir():
-        with contextlib.suppress(OSError):  # the descriptor of this very look is closed by now
+        with contextlib.suppress(OSError):  # the descriptor of this iteration is closed by now
             count += found.read_bytes().count(b"\ninotify wd:")
     return count
 
 
 class Bounded:
-    """Work that continues beside the loop and has to end.
+    """A job that runs beside the loop and has to end. What even SIGKILL does not end, because its system call
+    hangs, counts as ended with 137."""
 
-    `deadline` seconds after its start it gets SIGTERM, and `grace` seconds later SIGKILL. What even SIGKILL
-    does not end (its system call hangs) counts as ended with 137. `overdue`: it has had its SIGTERM for the
-    deadline. `outlives_us`: it would go on if this process ended."""
+    outlives_us = False  # it would continue if this process ended
 
-    outlives_us = False
-
-    def __init__(self, loop: EventLoop, deadline: float, grace: float) -> None:
-        self.overdue = self.stopping = False
-        self._loop, self._grace = loop, grace
-        self._told = False
-        self._timer = loop.after(deadline, self._deadline_passed)
+    def __init__(self, loop: EventLoop, job: Job) -> None:
+        self.overdue = self.stopping = False  # overdue: it got its SIGTERM for the deadline
+        self._loop, self._grace = loop, job.grace
+        self._on_line, self._on_end = loop.guarded(job.on_line, None), loop.guarded(job.on_end, None)
+        self._has_ended = False
+        self._timer = loop.after(job.deadline, self._deadline_passed)
 
     def _send(self, number: int) -> None:
-        """The signal goes to the program, SIGKILL also to all that it has started."""
+        """Send the signal to the program, SIGKILL also to all that it has started."""
         raise NotImplementedError
 
-    def _tell(self, code: int) -> None:
-        """It has ended: to be said once."""
+    def _release(self) -> None:
+        """Read the last lines, and release what belongs to it."""
         raise NotImplementedError
+
+    def _end(self, code: int) -> None:
+        """It has ended with this code, -n after signal n. Only the first call counts."""
+        if self._has_ended:
+            return
+        self._has_ended = True
+        self._cancel_timer()
+        self._release()
+        self._on_end(code if code >= 0 else 128 - code)
 
     def stop(self, grace: float = 0.0) -> None:
-        """SIGTERM, and SIGKILL after `grace` seconds (0: its own grace). The second call does nothing: a
-        second SIGTERM would end an installation in the middle of a step. One that is stopped by SIGSTOP
-        is continued, so that it may end by itself."""
-        if self.stopping or self._told:
+        """Send SIGTERM, and SIGKILL after `grace` seconds (0: its own grace). Further calls do nothing: a
+        second SIGTERM would end an installation in the middle of a step. SIGCONT lets a stopped process end
+        by itself."""
+        if self.stopping or self._has_ended:
             return
         self.stopping = True
         self._send(signal.SIGTERM)
@@ -189,7 +190,7 @@ class Bounded:
 
     def kill(self) -> None:
         """SIGKILL, at once."""
-        if not self._told:
+        if not self._has_ended:
             self.stopping = True
             self._kill()
 
@@ -204,7 +205,7 @@ class Bounded:
 
     def _give_up(self) -> None:
         self._timer = 0
-        self._tell(-signal.SIGKILL)
+        self._end(-signal.SIGKILL)
 
     def _set_timer(self, seconds: float, call: Callable[[], None]) -> None:
         self._cancel_timer()
@@ -217,23 +218,13 @@ class Bounded:
 
 
 class Child(Bounded):
-    """A process that runs beside the loop, in a session of its own; `on_line` gets each line of its output,
-    `on_end` its exit code (128 + n after signal n) when it has ended and all is read. One that counts as
-    ended is reaped later. Raises OSError where it cannot be started."""
+    """A process that runs beside the loop, in a session of its own. One that counts as ended is reaped later.
+    Raises OSError if it cannot be started."""
 
-    def __init__(
-        self,
-        loop: EventLoop,
-        argv: Sequence[str],
-        on_line: Callable[[str], None],
-        on_end: Callable[[int], None],
-        deadline: float,
-        grace: float,
-    ) -> None:
-        self._on_line, self._on_end = loop.guarded(on_line, None), loop.guarded(on_end, None)
+    def __init__(self, loop: EventLoop, job: Job) -> None:
         self._rest = b""
-        self._process: Any = start(argv)
-        super().__init__(loop, deadline, grace)
+        self._process: Any = start(job.argv)
+        super().__init__(loop, job)
         self._descriptor = self._process.stdout.fileno()
         os.set_blocking(self._descriptor, False)
         self._output = GLib.io_add_watch(
@@ -253,7 +244,7 @@ class Child(Bounded):
         return False
 
     def _read(self) -> bool | None:
-        """One chunk of output: whether there was one, None at its end."""
+        """Read one chunk of output. Return whether there was one, None at its end."""
         try:
             chunk = os.read(self._descriptor, _CHUNK)
         except BlockingIOError:
@@ -269,21 +260,16 @@ class Child(Bounded):
 
     def _reaped(self, _pid: int, status: int) -> None:
         self._process.returncode = os.waitstatus_to_exitcode(status)
-        self._tell(self._process.returncode)
+        self._end(self._process.returncode)
 
-    def _tell(self, code: int) -> None:
+    def _release(self) -> None:
         """Processes that it has started may hold the pipe open: what can be read now is all that counts."""
-        if self._told:
-            return
-        self._told = True
         for _ in range(_LAST_CHUNKS):
             if not self._read():
                 break
         output, self._output = self._output, 0
         if output:
             GLib.source_remove(output)
-        self._cancel_timer()
         self._process.stdout.close()
         if self._rest:
             self._on_line(self._rest.decode("utf-8", "replace"))
-        self._on_end(code if code >= 0 else 128 - code)

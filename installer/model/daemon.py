@@ -84,6 +84,17 @@ class DaemonState:
         return self.phase in _EXCUSED or (self.phase is Phase.FAILED and not self.installed.generation)
 
 
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A process to be started beside the main loop, and who hears of it."""
+
+    argv: Sequence[str]
+    on_line: Callable[[str], None]  # gets each line of its output
+    on_end: Callable[[int], None]  # gets its exit code (128 + n after signal n), when all lines are read
+    deadline: float  # seconds until SIGTERM
+    grace: float  # seconds from then on until SIGKILL
+
+
 class RunningChild(Protocol):
     """A process beside the main loop."""
 
@@ -101,16 +112,8 @@ class Loop(Protocol):
 
     def cancel(self, timer: int) -> None: ...
 
-    def start(
-        self,
-        argv: Sequence[str],
-        on_line: Callable[[str], None],
-        on_end: Callable[[int], None],
-        deadline: float,
-        grace: float,
-    ) -> RunningChild:
-        """Start a process that has `deadline` seconds, and `grace` more after SIGTERM. `on_end` gets its exit
-        code. Raises OSError."""
+    def start(self, job: Job) -> RunningChild:
+        """Raises OSError."""
         ...
 
 

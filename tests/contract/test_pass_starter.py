@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 
 from installer.daemon.decision import Action, Order
-from installer.daemon.pass_starter import Pass, PassStarter
+from installer.daemon.pass_starter import PassStarter
 from installer.daemon.transient import TransientService
 from installer.host.bus import SystemBus
 from installer.host.files import RootedFiles
+from installer.model.daemon import Job
 from installer.model.paths import PASS_UNIT
 from tests.lib.event_loop import Scene
 
@@ -56,8 +57,8 @@ def test_a_pass_is_a_child_where_it_cannot_be_a_service(
     starter = PassStarter(scene.loop, files, service, lambda message, _hint: warnings.append(message))
     assert starter.unfinished() is None
     argv = (sys.executable, "-c", "print('one'); raise SystemExit(5)")
-    given = Pass(Order(Action.INSTALL, "a test"), argv, scene.lines.append, scene.ends.append, (60.0, 60.0))
-    run = starter.start(given)
+    job = Job(argv, scene.lines.append, scene.ends.append, 60.0, 60.0)
+    run = starter.start(Order(Action.INSTALL, "a test"), job)
     assert scene.until(scene.ended)
     assert (scene.lines, scene.ends, run.outlives_us) == (["one"], [5], False)
     assert [warning.removeprefix("passes run inside this pod: ")[: len(said)] for warning in warnings] == [

@@ -7,11 +7,12 @@ from collections.abc import Iterator
 import pytest
 
 from installer.daemon.pass_log import PassLogReader, begin_pass_log
+from installer.daemon.pass_starter import PassService
 from installer.daemon.transient import UNIT_EXISTS, TransientService
-from installer.daemon.unit_run import UnitRun
 from installer.errors import SystemdError
 from installer.host.bus import SystemBus
 from installer.host.files import RootedFiles
+from installer.model.daemon import Job
 from installer.model.paths import OUR_RUNTIME, PASS_LOG
 from tests.lib.event_loop import Scene
 from tests.lib.rules import rule
@@ -35,12 +36,13 @@ class Played:
         self.service.start(("/bin/sh", "-c", SAY + script), "a pass", {"WORD": "a b"}, 600)
         return log
 
-    def start(self, script: str, deadline: float = 60.0, grace: float = 60.0) -> UnitRun:
+    def start(self, script: str, deadline: float = 60.0, grace: float = 60.0) -> PassService:
         return self.follow(self.begin(script), deadline, grace)
 
-    def follow(self, log: PassLogReader, deadline: float = 60.0, grace: float = 60.0) -> UnitRun:
+    def follow(self, log: PassLogReader, deadline: float = 60.0, grace: float = 60.0) -> PassService:
         scene = self.scene
-        return UnitRun(scene.loop, self.service, log, scene.lines.append, scene.ends.append, deadline, grace)
+        job = Job((), scene.lines.append, scene.ends.append, deadline, grace)
+        return PassService(scene.loop, self.service, log, job)
 
     def until_it_says(self, word: str) -> None:
         assert self.scene.until(lambda: word in self.scene.lines)
@@ -154,7 +156,7 @@ def test_a_daemon_that_comes_back_reads_all_of_it(played: Played, meanwhile: boo
         assert played.scene.until(played.is_gone)
         assert not played.service.attach()
     log = PassLogReader(played.files)
-    assert (log.action, log.why) == ("install", "a test")
+    assert log.action == "install"
     played.follow(log)
     assert played.until_its_end() == (1 if meanwhile else 7)
     assert played.scene.lines == ["one", "two"]

@@ -13,6 +13,7 @@ import pytest
 
 from installer.daemon.watch import WatchSpec
 from installer.host.run import run
+from installer.model.daemon import Job
 from tests.lib.event_loop import SOON, Scene
 from tests.lib.own_process import remove_sources, sources, tidied
 from tests.lib.rules import rule
@@ -127,7 +128,7 @@ def test_whatever_a_callback_raises_the_loop_works_on() -> None:
 
     scene.loop.on_signal(signal.SIGUSR1, fail)
     scene.loop.after(0.0, fail)
-    scene.loop.start((sys.executable, "-c", "print(1); print(2)"), fail, fail, 60, 60)
+    scene.loop.start(Job((sys.executable, "-c", "print(1); print(2)"), fail, fail, 60, 60))
     assert scene.until(lambda: len(scene.failures) == 4)
     for count in (5, 6):  # the signal's source is still there
         os.kill(os.getpid(), signal.SIGUSR1)
@@ -165,7 +166,7 @@ def test_children_whose_last_output_and_end_fall_together_leave_no_source(scene:
         self_lines: list[str] = []
         ends: list[int] = []
         code = "import os; os.write(1, b'x\\n' * 50)"
-        scene.loop.start((sys.executable, "-S", "-c", code), self_lines.append, ends.append, 60, 60)
+        scene.loop.start(Job((sys.executable, "-S", "-c", code), self_lines.append, ends.append, 60, 60))
         if number % 2:  # both are pending when the loop looks
             time.sleep(0.05)
         assert scene.until(lambda ends=ends: bool(ends))  # type: ignore[misc]
@@ -184,7 +185,7 @@ STUBBORN = "signal.signal(signal.SIGTERM, signal.SIG_IGN)\nprint('up', flush=Tru
 def test_a_child_that_does_not_end_in_time_is_asked_and_then_killed(scene: Scene) -> None:
     argv = ("sh", "-c", "trap '' TERM; echo up; sleep 600")  # a shell is up long before the deadline
     started = time.monotonic()
-    child = scene.loop.start(argv, scene.lines.append, scene.ends.append, 3.0, 0.5)
+    child = scene.loop.start(Job(argv, scene.lines.append, scene.ends.append, 3.0, 0.5))
     assert scene.until(scene.ended)
     assert time.monotonic() - started > 3.4
     assert (scene.lines, scene.ends, child.overdue) == (["up"], [137], True)

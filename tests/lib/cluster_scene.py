@@ -15,7 +15,7 @@ from installer.cluster.sync import SyncRequest
 from installer.cluster.sync_child import parse_request
 from installer.host.files import RootedFiles
 from installer.host.run import Finished
-from installer.model.daemon import DaemonState, Phase
+from installer.model.daemon import DaemonState, Job, Phase
 from installer.model.event import Event
 from installer.model.fleet import DEFAULT_RULES
 from installer.model.names import Mode
@@ -56,17 +56,10 @@ class FakeLoop:
     def cancel(self, timer: int) -> None:
         del self.due[timer]
 
-    def start(
-        self,
-        argv: Sequence[str],
-        on_line: Callable[[str], None],
-        on_end: Callable[[int], None],
-        deadline: float,
-        grace: float,
-    ) -> FakeChild:
+    def start(self, job: Job) -> FakeChild:
         if self.refuse:
             raise self.refuse
-        self.children.append(FakeChild(argv, on_line, on_end, deadline + grace))
+        self.children.append(FakeChild(job))
         return self.children[-1]
 
     def fire(self) -> float:
@@ -79,16 +72,11 @@ class FakeLoop:
 
 
 class FakeChild:
-    def __init__(
-        self,
-        argv: Sequence[str],
-        on_line: Callable[[str], None],
-        on_end: Callable[[int], None],
-        seconds: float,
-    ) -> None:
-        self.verb, self.request, self.seconds = argv[-2], parse_request(argv[-1]), seconds
+    def __init__(self, job: Job) -> None:
+        self.verb, self.request = job.argv[-2], parse_request(job.argv[-1])
+        self.seconds = job.deadline + job.grace
         self.killed = False
-        self._on_line, self._on_end = on_line, on_end
+        self._on_line, self._on_end = job.on_line, job.on_end
 
     def kill(self) -> None:
         self.killed = True

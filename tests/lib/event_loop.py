@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 
 from installer.daemon.watch import Child, EventLoop
+from installer.model.daemon import Job
 
 SOON = 60.0
 
@@ -53,7 +54,7 @@ class Scene:
 
     def start(self, code: str, deadline: float = 60.0, grace: float = 60.0) -> Child:
         argv = (sys.executable, "-c", f"import os, signal, sys, time\n{code}")
-        return self.loop.start(argv, self.lines.append, self.ends.append, deadline, grace)
+        return self.loop.start(Job(argv, self.lines.append, self.ends.append, deadline, grace))
 
     def ended(self) -> bool:
         return bool(self.ends)

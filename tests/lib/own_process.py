@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import signal
 import subprocess
@@ -120,7 +121,7 @@ class Scene:
 
     def settings(self, **configuration: Any) -> None:
         given = replace(Configuration(), **({"dead_seconds": 4.0} | configuration))
-        self.does("settings", f"print({to_json(given)!r})")
+        self.does("settings", f"ends(0, configuration={json.loads(to_json(given))!r})")
 
     def does(self, verb: str, code: str) -> None:
         (self.work / verb).write_text(code)

@@ -20,6 +20,7 @@ from installer.cluster.leases import read_permits
 from installer.cluster.sync_child import parse_request, sync_with
 from installer.host.run import Finished
 from installer.manifests import ManifestOptions, render_objects
+from installer.model.daemon import Job
 from installer.model.jsontext import to_json
 from tests.faults.fleets.sim import Clock
 from tests.faults.fleets.sim_loop import Child, SimLoop
@@ -188,25 +189,18 @@ class _Asking:
 class RealLoop(SimLoop):
     """Its children ask at once, each in a thread."""
 
-    def start(
-        self,
-        argv: Sequence[str],
-        on_line: Callable[[str], None],
-        on_end: Callable[[int], None],
-        deadline: float,
-        grace: float,
-    ) -> Child:
+    def start(self, job: Job) -> Child:
         node: Any = self._api
         child, fleet = Child(), node.fleet
 
         def heard(output: str) -> None:
             if not child.killed and not self._is_over():
-                on_line(output)
-                on_end(0)
+                job.on_line(output)
+                job.on_end(0)
 
         def ask() -> None:
             try:
-                output = self.run(argv, deadline).output
+                output = self.run(job.argv, job.deadline).output
             except BaseException as error:
                 failed = error  # in the thread that everybody looks at
                 fleet.clock.from_thread(lambda: _raise(failed))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from installer.cluster.kubeapi import Api
 from installer.cluster.sync_child import parse_request, sync_with
 from installer.host.run import Finished
+from installer.model.daemon import Job
 from installer.model.jsontext import to_json
 
 if TYPE_CHECKING:
@@ -44,20 +45,13 @@ class SimLoop:
     def cancel(self, timer: int) -> None:
         self._clock.cancel(timer)
 
-    def start(
-        self,
-        argv: Sequence[str],
-        on_line: Callable[[str], None],
-        on_end: Callable[[int], None],
-        deadline: float,
-        grace: float,
-    ) -> Child:
+    def start(self, job: Job) -> Child:
         child = Child()
 
         def end() -> None:
             if not child.killed:
-                on_line(self.run(argv, deadline).output)
-                on_end(0)
+                job.on_line(self.run(job.argv, job.deadline).output)
+                job.on_end(0)
 
         self.after(LATENCY, end)
         return child

@@ -237,7 +237,7 @@ def test_a_pod_that_waits_longer_than_any_probe_is_patient_is_not_restarted(
             assert first is not None
             bench.end(first, took=0.0)
         state = bench.policy.state
-        files.show(state.summary, alive=True, ready=state.ready, excused=state.is_excused)
+        files.show(state, alive=True)
         kubelet.at(bench.now, status)
     assert not kubelet.kills
     assert liveness.unready() == f"{bench.policy.state.summary}\n"

@@ -7,12 +7,14 @@ from typing import Any
 
 import pytest
 
+from installer.daemon.configuration import Configuration
 from installer.daemon.decision import Action, Decision
 from installer.daemon.outcome import Outcome
 from installer.daemon.pass_history import RESYNC
 from installer.daemon.policy import HEARTBEAT, STOP_GRACE
 from installer.daemon.poller import PollSnapshot
 from installer.model.daemon import Phase
+from installer.model.names import Mode
 from tests.lib.policy_bench import (
     DEAD,
     GOOD,
@@ -181,14 +183,40 @@ def test_a_repair_is_not_stopped_where_no_rescue_would_follow(settled: Bench, ch
     assert settled.look(after=500) is Action.NOTHING
 
 
-def test_while_settings_are_read_only_a_rescue_begins(settled: Bench) -> None:
-    settled.policy.reloading = True
-    assert settled.look(replace(GOOD, inputs=("new",))) is Action.NOTHING
-    settled.look(DEAD)
-    assert settled.look(after=21) is Action.RESCUE
-    settled.end(Outcome(0, restarts=1), GOOD)
-    settled.policy.reloading = False
-    assert settled.look(replace(GOOD, inputs=("new",))) is Action.INSTALL
+NEW = replace(GOOD, inputs=("new",), settings=("new",))
+
+
+def test_new_settings_are_read_before_a_pass_begins_with_them(settled: Bench) -> None:
+    assert settled.look(NEW) is Action.SETTINGS
+    assert settled.look(after=1) is Action.NOTHING
+    settled.end(Outcome(0, configuration=Configuration(mode=Mode.REMOVE)))
+    assert settled.look() is Action.REMOVE
+
+
+def test_while_settings_are_read_a_rescue_does_not_wait(settled: Bench) -> None:
+    dead = replace(DEAD, inputs=NEW.inputs, settings=NEW.settings)
+    settled.look(replace(DEAD))
+    assert settled.look(dead, after=15) is Action.SETTINGS
+    assert settled.look(after=6) is Action.STOP
+    settled.end(Outcome(143))
+    assert settled.look() is Action.RESCUE
+
+
+@pytest.mark.parametrize(("code", "reads_again"), [(2, False), (1, True), (137, True)])
+def test_settings_that_are_bad_stay_so_until_they_change(
+    settled: Bench, code: int, reads_again: bool
+) -> None:
+    """The old ones count. A child that could not tell is asked again."""
+    assert settled.look(NEW) is Action.SETTINGS
+    settled.end(Outcome(code))
+    assert settled.look() is Action.INSTALL
+    settled.end(Outcome(0))
+    assert (settled.look(after=11) is Action.SETTINGS) is reads_again
+
+
+@pytest.mark.parametrize("change", [{"paused": True}, {"hold": "by hand"}, {"blind": "no bus"}])
+def test_new_settings_are_read_where_nothing_may_be_changed(settled: Bench, change: dict[str, Any]) -> None:
+    assert settled.look(replace(NEW, **change)) is Action.SETTINGS
 
 
 @rule("R11")
