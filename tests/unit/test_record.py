@@ -10,9 +10,11 @@ import pytest
 
 from installer.host.files import RootedFiles
 from installer.model import paths
+from installer.model.controls import Control
 from installer.model.host import ABSENT, FileState, Kind, Part
 from installer.node.record import (
     SCHEMA,
+    Goes,
     LoadedRecord,
     Owned,
     Record,
@@ -91,3 +93,29 @@ def test_a_record_that_is_not_as_it_was_written_is_corrupt(read: Read, digit: by
         return raw[:at] + (digit * 64) + raw[at + 64 :]
 
     assert read(OWNED, damage=damage).status is RecordStatus.CORRUPT
+
+
+def owning(path: str = paths.FALLBACK_CONFIG, **original: object) -> Record:
+    before = replace(THEIRS, **original)  # type: ignore[arg-type]
+    return replace(OWNED, owned={path: replace(FALLBACK, before=before)})
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        owning(mode=0o10000),
+        owning(uid=0xFFFF_FFFF),
+        owning(gid=-1),
+        owning(size=-1),
+        owning(digest="../../etc/passwd"),
+        owning("/etc/../etc/shadow"),
+        replace(OWNED, owned={"/etc": Owned(goes=Goes.WHOLE)}),
+        replace(OWNED, controls={Control.RESCTRL: {"/etc/passwd": "x"}}),
+        replace(OWNED, controls={Control.RESCTRL: {"/sys/../etc/passwd": "x"}}),
+    ],
+)
+def test_a_record_that_we_cannot_have_written_is_corrupt_although_its_checksum_is_right(
+    read: Read, record: Record
+) -> None:
+    """It decides what is deleted, and what is written to."""
+    assert read(record).status is RecordStatus.CORRUPT
