@@ -12,9 +12,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from installer.cluster.leases import annotations_of, breaker_name, build_lease, metadata_of, share_of
+from installer.cluster.leases import breaker_name, build_lease, share_of
 from installer.model.fleet import BREAKER, REMOVAL, FleetRules
 from installer.model.instant import parse_past, plain_time
+from installer.model.jsontext import mapping_at, text_at
 
 LABELLED, FIRST = "labelled", "first"
 """Which nodes are the canaries: those with the label, or the first ones that ask."""
@@ -58,7 +59,7 @@ def read_breaker(generation: str, lease: Mapping[str, Any], now: float) -> Break
     """Read it at the time `now` of the epoch. Raises ValueError for a Lease that is not understood: no node
     begins then."""
     try:
-        found = json.loads(annotations_of(lease)[BREAKER])
+        found = json.loads(mapping_at(lease, "metadata", "annotations")[BREAKER])
         return Breaker(
             generation,
             str(found["ring"]),
@@ -70,7 +71,7 @@ def read_breaker(generation: str, lease: Mapping[str, Any], now: float) -> Break
                 for node, each in found["failures"].items()
             },
             parse_past(found.get("passed"), now),
-            str(metadata_of(lease).get("resourceVersion", "")),
+            text_at(lease, "metadata", "resourceVersion"),
             int(found.get("labelled", 0)),
         )
     except (LookupError, TypeError, AttributeError, ValueError, OverflowError, RecursionError) as error:

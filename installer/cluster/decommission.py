@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from installer.cluster.kubeapi import Answer
 from installer.cluster.pod_context import PodContext
 from installer.cluster.selection import selects
+from installer.model.jsontext import mapping_at
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +47,7 @@ def _judge_absence(context: PodContext, name: str, answer: Answer) -> Decommissi
     """Judge whether a 404 is the API server's own statement on our DaemonSet: `details` names the object that
     is missing (Kubernetes API reference, meta/v1 StatusDetails). A server that lacks the namespace or the API
     answers 404, too. And the name has to be right: it comes from the pod's own name."""
-    found = answer.body.get("details")
-    details = found if isinstance(found, dict) else {}
+    details = mapping_at(answer.body, "details")
     missing = (details.get("group"), details.get("kind"), details.get("name"))
     status = (answer.body.get("kind"), answer.body.get("reason"))
     if status != ("Status", "NotFound") or missing != ("apps", "daemonsets", context.daemonset):
@@ -68,13 +68,12 @@ def _judge_selection(context: PodContext, name: str, daemonset: Answer, node: An
         return Decommission(
             False, f"{name} exists; the API server returned a different object than node {context.node}"
         )
-    labels = node.metadata.get("labels")
-    if not isinstance(labels, dict) or not labels:  # kubelet sets some, so the answer is incomplete
+    labels = mapping_at(node.metadata, "labels")
+    if not labels:  # kubelet sets some, so the answer is incomplete
         return Decommission(False, f"{name} exists; node {context.node} came without labels")
-    spec = daemonset.body.get("spec")
-    template = spec.get("template") if isinstance(spec, dict) else None
     try:
-        if not isinstance(template, dict):
+        template = mapping_at(daemonset.body, "spec", "template")
+        if not template:
             raise ValueError("no pod template")
         wanted = selects(template, context.node, labels)
     except ValueError as error:

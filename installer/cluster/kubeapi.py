@@ -14,6 +14,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
+from installer.model.jsontext import mapping_at
+
 SOCKET_SECONDS = 3.0
 LONGEST_QUIET = 300.0
 """The most seconds without a request, whatever the Retry-After of a server says."""
@@ -41,8 +43,7 @@ class Answer:
 
     @property
     def metadata(self) -> Mapping[str, Any]:
-        found = self.body.get("metadata")
-        return found if isinstance(found, dict) else {}
+        return mapping_at(self.body, "metadata")
 
     @property
     def denied(self) -> bool:

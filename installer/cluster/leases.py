@@ -15,6 +15,7 @@ from urllib.parse import urlencode
 
 from installer.model.fleet import FLEET, LONGEST_HOLD, ROLLOUT
 from installer.model.instant import CLOCKS_DIFFER, micro_time, parse_time
+from installer.model.jsontext import mapping_at, text_at
 from installer.model.names import NAME_LABEL
 
 PREFIX = "cri-resource-manager.intel.com"
@@ -106,16 +107,6 @@ def permits_of(concurrent_restarts: str, nodes: int) -> int:
     return min(MOST_PERMITS, share_of(concurrent_restarts, nodes))
 
 
-def metadata_of(found: Mapping[str, Any]) -> Mapping[str, Any]:
-    metadata = found.get("metadata")
-    return metadata if isinstance(metadata, dict) else {}
-
-
-def annotations_of(found: Mapping[str, Any]) -> Mapping[str, Any]:
-    annotations = metadata_of(found).get("annotations")
-    return annotations if isinstance(annotations, dict) else {}
-
-
 def read_permits(leases: object) -> tuple[Permit, ...]:
     """Read the items of a LeaseList, without the other Leases."""
     found = (_read_permit(lease) for lease in (leases if isinstance(leases, list) else ()))
@@ -123,13 +114,9 @@ def read_permits(leases: object) -> tuple[Permit, ...]:
 
 
 def _read_permit(lease: object) -> Permit | None:
-    if not isinstance(lease, dict):
-        return None
-    metadata, spec = metadata_of(lease), lease.get("spec")
-    name = str(metadata.get("name", ""))
+    name, spec = text_at(lease, "metadata", "name"), mapping_at(lease, "spec")
     if not name.startswith(_PERMIT) or not name.removeprefix(_PERMIT).isdecimal():
         return None
-    spec = spec if isinstance(spec, dict) else {}
     begins = _seconds_of(str(spec.get("renewTime")))
     return Permit(
         name,
@@ -137,7 +124,7 @@ def _read_permit(lease: object) -> Permit | None:
         _seconds_of(str(spec.get("acquireTime"))),
         begins,
         begins + _number(spec.get("leaseDurationSeconds"), LONGEST_HOLD),
-        str(metadata.get("resourceVersion", "")),
+        text_at(lease, "metadata", "resourceVersion"),
     )
 
 

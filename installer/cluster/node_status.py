@@ -18,6 +18,7 @@ from installer.cluster.pod_context import PROGRAM, PodContext
 from installer.model.daemon import DaemonState, Phase
 from installer.model.hold import PAUSE_ANNOTATION
 from installer.model.instant import plain_time
+from installer.model.jsontext import mapping_at
 from installer.model.names import (
     LAST_FAILURE,
     NOT_READY_TAINT,
@@ -187,23 +188,23 @@ def build_node_patch(node: Node, wanted: NodeStatus) -> dict[str, Any] | None:
     """
     changes = _metadata_changes(node, wanted)
     patch: dict[str, Any] = {"metadata": changes} if changes else {}
-    taints = _mapping(node, "spec").get("taints") or []
+    taints = mapping_at(node, "spec").get("taints") or []
     others = [taint for taint in taints if taint.get("key") != NOT_READY_TAINT]
     if wanted.serves and others != taints:
         patch["spec"] = {"taints": others}
-        patch["metadata"] = changes | {"resourceVersion": _mapping(node, "metadata").get("resourceVersion")}
+        patch["metadata"] = changes | {"resourceVersion": mapping_at(node, "metadata").get("resourceVersion")}
     return patch or None
 
 
 def extract_ours(node: Node) -> dict[str, Any]:
     """Return what the Node says of us: enough for `build_status_patch` to build the next patch without
     another look."""
-    metadata = _mapping(node, "metadata")
+    metadata = mapping_at(node, "metadata")
     names = {"annotations": (STATUS, LAST_FAILURE), "labels": (READY_LABEL, SUCCESSOR_LABEL)}
     ours = {
         part: {
             key: str(text)[:_VALUE_CHARACTERS]
-            for key, text in _mapping(metadata, part).items()
+            for key, text in mapping_at(metadata, part).items()
             if key in wanted
         }
         for part, wanted in names.items()
@@ -213,7 +214,7 @@ def extract_ours(node: Node) -> dict[str, Any]:
 
 def _metadata_changes(node: Node, wanted: NodeStatus) -> dict[str, Any]:
     """Return the annotations and labels that differ; None for one that goes."""
-    metadata, removed = _mapping(node, "metadata"), wanted.is_removed
+    metadata, removed = mapping_at(node, "metadata"), wanted.is_removed
     status = _with_last_change(wanted.status, metadata)
     annotations: dict[str, str | None] = {STATUS: _to_annotation(status)}
     if removed or wanted.failure:
@@ -224,7 +225,7 @@ def _metadata_changes(node: Node, wanted: NodeStatus) -> dict[str, Any]:
         labels[SUCCESSOR_LABEL] = wanted.status.get("successor")
     changes: dict[str, Any] = {}
     for key, texts in (("annotations", annotations), ("labels", labels)):
-        there = _mapping(metadata, key)
+        there = mapping_at(metadata, key)
         if differing := {name: text for name, text in texts.items() if there.get(name) != text}:
             changes[key] = differing
     return changes
@@ -261,7 +262,7 @@ def _describe_installed(wanted: NodeStatus) -> str:
 
 
 def _condition_of(node: Node) -> Mapping[str, Any]:
-    found = _mapping(node, "status").get("conditions") or []
+    found = mapping_at(node, "status").get("conditions") or []
     return next((each for each in found if each.get("type") == READY_CONDITION), {})
 
 
@@ -291,7 +292,7 @@ def build_event(context: PodContext, what: Mapping[str, Any]) -> dict[str, Any]:
 
 def is_paused(metadata: Mapping[str, Any]) -> bool:
     """Whether the Node with this metadata has the pause annotation, with any value except "false"."""
-    annotations = _mapping(metadata, "annotations")
+    annotations = mapping_at(metadata, "annotations")
     return PAUSE_ANNOTATION in annotations and str(annotations[PAUSE_ANNOTATION]) != "false"
 
 
@@ -306,7 +307,7 @@ def _with_last_change(status: Mapping[str, str], metadata: Mapping[str, Any]) ->
     if status.get("changed", "not stated"):
         return status
     try:
-        before = json.loads(_mapping(metadata, "annotations").get(STATUS) or "{}")
+        before = json.loads(mapping_at(metadata, "annotations").get(STATUS) or "{}")
         return {**status, "changed": str(before.get("changed", ""))}
     except (ValueError, TypeError, AttributeError, RecursionError):  # edited by hand
         return status
@@ -315,8 +316,3 @@ def _with_last_change(status: Mapping[str, str], metadata: Mapping[str, Any]) ->
 def _to_annotation(values: Mapping[str, str]) -> str:
     long = {key: truncate(values[key], _REASON_BYTES) for key in ("reason", "hold") if key in values}
     return json.dumps({**values, **long}, separators=(",", ":"), ensure_ascii=False)
-
-
-def _mapping(values: Mapping[str, Any], key: str) -> Mapping[str, Any]:
-    found = values.get(key)
-    return found if isinstance(found, dict) else {}

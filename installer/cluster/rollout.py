@@ -20,9 +20,7 @@ from installer.cluster.leases import (
     RING,
     Holder,
     Permit,
-    annotations_of,
     breaker_name,
-    metadata_of,
     permits_of,
     read_permits,
 )
@@ -31,6 +29,7 @@ from installer.cluster.size import POLLS_PER_SECOND, FleetSize, all_poll_within,
 from installer.model.event import name_some
 from installer.model.fleet import FLEET, FleetRules, PlannedWork
 from installer.model.hold import PAUSE_ANNOTATION
+from installer.model.jsontext import mapping_at, text_at
 
 _GRANT_SECONDS = 7.0  # a waiting fleet asks once in twice that time for each permit there is
 _MANY = 11.0  # the same, at most, with many permits: one is often free, and is used for longer
@@ -61,11 +60,8 @@ class FleetState:
 
 def read_fleet_state(leases: object, generation: str, now: float) -> FleetState:
     """Read the items of a LeaseList, at the time `now` of the epoch."""
-    found = {
-        str(metadata_of(each).get("name", "")): each
-        for each in (leases if isinstance(leases, list) else ())
-        if isinstance(each, dict)
-    }
+    items = leases if isinstance(leases, list) else ()
+    found = {text_at(each, "metadata", "name"): each for each in items}
     fleet, lease = found.get(FLEET, {}), found.get(breaker_name(generation))
     breaker, fault = None, ""
     try:
@@ -77,7 +73,7 @@ def read_fleet_state(leases: object, generation: str, now: float) -> FleetState:
 
 def read_pause(lease: Mapping[str, Any]) -> str | None:
     """Return why the Lease `fleet` pauses the rollout, None if it does not."""
-    why = annotations_of(lease).get(PAUSE_ANNOTATION)
+    why = mapping_at(lease, "metadata", "annotations").get(PAUSE_ANNOTATION)
     return None if why is None else str(why)
 
 

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from installer.cluster.leases import annotations_of
 from installer.model.fleet import SIZE
+from installer.model.jsontext import mapping_at
 
 _MOST_NODES = 1 << 20  # more than any cluster has
 _OLD = (30.0, 300.0)  # seconds after which it is asked for again: a large fleet's queue is soon another
@@ -48,8 +48,7 @@ class FleetSize:
 
 def measure(daemonset: Mapping[str, Any], path: str, now: float) -> FleetSize:
     """Read the DaemonSet as the API returns it. It has no nodes until its controller has counted them."""
-    status = daemonset.get("status")
-    status = status if isinstance(status, dict) else {}
+    status = mapping_at(daemonset, "status")
     nodes, waiting = (_count(status.get(key)) for key in ("desiredNumberScheduled", "numberUnavailable"))
     return FleetSize(path, nodes, waiting, now)
 
@@ -66,7 +65,7 @@ def build_size(size: FleetSize) -> dict[str, str]:
 def read_size(lease: Mapping[str, Any]) -> FleetSize | None:
     """Read it from the Lease `fleet`. None if no node has written it yet, or if it is not understood."""
     try:
-        found = json.loads(str(annotations_of(lease).get(SIZE, "")))
+        found = json.loads(str(mapping_at(lease, "metadata", "annotations").get(SIZE, "")))
         nodes, waiting = _count(found["nodes"]), _count(found["waiting"])
         return FleetSize(str(found["daemonset"]), nodes, waiting, float(found["at"]))
     except (ValueError, LookupError, TypeError, OverflowError, RecursionError):

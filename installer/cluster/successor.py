@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from installer.model.jsontext import mapping_at
+
 _API = "/apis/config.nri/v1alpha1/namespaces"
 _PLURALS = ("topologyawarepolicies", "balloonspolicies")
 _GROUP = "config.nri/group"
@@ -20,8 +22,8 @@ Object = Mapping[str, Any]
 
 def resource_paths(namespace: str, node: Object) -> Iterator[tuple[str, ...]]:
     """Yield for each kind of plugin where its resource for this Node may be; the first that exists counts."""
-    metadata = _mapping(node, "metadata")
-    group = _mapping(metadata, "labels").get(_GROUP)
+    metadata = mapping_at(node, "metadata")
+    group = mapping_at(metadata, "labels").get(_GROUP)
     names = (f"node.{metadata.get('name')}", *([f"group.{group}"] if group else []), "default")
     for plural in _PLURALS:
         yield tuple(f"{_API}/{namespace}/{plural}/{name}" for name in names)
@@ -39,7 +41,7 @@ def judge(resources: Sequence[Object], node: str) -> tuple[str, bool]:
     tried."""
     reasons = list[str]()
     for each in resources:
-        metadata, status = _mapping(each, "metadata"), _mapping(_mapping(each, "status", "nodes"), node)
+        metadata, status = mapping_at(each, "metadata"), mapping_at(each, "status", "nodes", node)
         name = f"{each.get('kind')} {metadata.get('namespace')}/{metadata.get('name')}"
         if status.get("generation") != metadata.get("generation"):
             continue
@@ -49,10 +51,3 @@ def judge(resources: Sequence[Object], node: str) -> tuple[str, bool]:
     tried = bool(reasons)
     why = "; ".join(reasons) if tried else "no NRI plugin says yet that it serves this node"
     return why, tried
-
-
-def _mapping(values: Object, *keys: str) -> Object:
-    for key in keys:
-        found = values.get(key)
-        values = found if isinstance(found, dict) else {}
-    return values

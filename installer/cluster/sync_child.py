@@ -30,7 +30,7 @@ from installer.cluster.rollout_client import RolloutClient
 from installer.cluster.sync import NodeFacts, Result, SyncReply, SyncRequest, WorkEnd
 from installer.errors import InvalidInputError
 from installer.model.fleet import PermitAnswer
-from installer.model.jsontext import from_json, to_json
+from installer.model.jsontext import from_json, mapping_at, to_json
 
 _NOT_FOUND, _CONFLICT, _TOO_MANY = 404, 409, 429
 _CACHED = "?resourceVersion=0"
@@ -187,12 +187,11 @@ class _Sync:
 
 
 def _facts_of(node: Answer, known: bool) -> NodeFacts:
-    labels, status = node.metadata.get("labels"), node.body.get("status")
-    conditions = (status.get("conditions") if isinstance(status, dict) else None) or []
+    conditions = mapping_at(node.body, "status").get("conditions") or []
     return NodeFacts(
         uid=str(node.metadata.get("uid", "")) if node.ok else "",
         hidden=node.denied or node.code == _NOT_FOUND,
-        canary=isinstance(labels, dict) and labels.get(RING) == CANARY,
+        canary=mapping_at(node.metadata, "labels").get(RING) == CANARY,
         ready=any(each.get("type") == "Ready" and each.get("status") == "True" for each in conditions),
         paused=is_paused(node.metadata) if known else None,
     )

@@ -283,7 +283,7 @@ class Policy:
             return Decision(Action.PLAN, f"paused; {why}") if why else _NOTHING
         if self.configuration.mode is Mode.REMOVE:
             due = not passes.removed and now >= passes.retry_at
-            return self._ask(snapshot, Action.REMOVE, "not removed yet") if due else _NOTHING
+            return self._ask(snapshot, Decision(Action.REMOVE, "not removed yet")) if due else _NOTHING
         if snapshot.blind:
             return _NOTHING
         if snapshot.hold:
@@ -341,7 +341,7 @@ class Policy:
     def _install(self, now: float, snapshot: PollSnapshot, why: str, *, is_return: bool = False) -> Decision:
         """A pass, unless one has found that it would restart kubelet too often."""
         if not self._is_limited(snapshot):
-            return self._ask(snapshot, Action.INSTALL, why, is_return=is_return)
+            return self._ask(snapshot, Decision(Action.INSTALL, why, is_return=is_return))
         if not snapshot.permission.fresh:
             return replace(_NOTHING, read_node=True)
         if not snapshot.hold and not snapshot.on_relay and now >= self._rescue_at:
@@ -349,12 +349,12 @@ class Policy:
             return Decision(Action.HOLD, why)
         return _NOTHING
 
-    def _ask(self, snapshot: PollSnapshot, action: Action, why: str, *, is_return: bool = False) -> Decision:
+    def _ask(self, snapshot: PollSnapshot, decision: Decision) -> Decision:
         """A pass. Without a permit it does only what needs none; the return after a rescue needs none. Before
         each pass the API server has to say whether the node is paused."""
         permission = snapshot.permission
-        work = None if is_return else self.blocked_work
-        if is_return or not permission.asks:
+        work = None if decision.is_return else self.blocked_work
+        if decision.is_return or not permission.asks:
             ask_first = ""
         elif work is None or not permission.allows(work):
             ask_first = "all"
@@ -364,7 +364,7 @@ class Policy:
             return replace(_NOTHING, wants=work)
         if not permission.fresh:
             return replace(_NOTHING, wants=work, read_node=True)
-        return Decision(action, why, ask_first, work, is_return=is_return)
+        return replace(decision, ask_first=ask_first, wants=work)
 
     def _waits(self, snapshot: PollSnapshot) -> bool:
         """Whether only planned work without a permit is left to do."""

@@ -22,6 +22,20 @@ def parse_json(text: str | bytes) -> Any:
         raise ValueError("nested too deep") from None
 
 
+def mapping_at(given: object, *path: str) -> Mapping[str, Any]:
+    """Return the object at this path of parsed JSON, empty if there is none."""
+    found: Any = given
+    for key in path:
+        found = found.get(key) if isinstance(found, Mapping) else None
+    return found if isinstance(found, Mapping) else {}
+
+
+def text_at(given: object, *path: str) -> str:
+    """Return the text at this path of parsed JSON, empty if there is none."""
+    found = mapping_at(given, *path[:-1]).get(path[-1])
+    return found if isinstance(found, str) else ""
+
+
 def to_json(value: Any) -> str:
     """Write JSON on one line; a dataclass becomes an object of its fields. Raises TypeError for other
     types."""

@@ -6,6 +6,9 @@ from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
+from installer.model.jsontext import mapping_at as mapping_at
+from installer.model.jsontext import text_at as text_at
+
 Object = Mapping[str, Any]
 
 _MANY = 2**31  # the API counts in 32 bits; a number of four thousand digits is not a count
@@ -18,18 +21,6 @@ def parse_time(text: object) -> datetime:
     except ValueError:
         return datetime.fromtimestamp(0, UTC)
     return found if found.tzinfo else found.replace(tzinfo=UTC)
-
-
-def mapping_at(given: Object, *path: str) -> Object:
-    found: Any = given
-    for key in path:
-        found = found.get(key) if isinstance(found, Mapping) else None
-    return found if isinstance(found, Mapping) else {}
-
-
-def text_at(given: Object, *path: str) -> str:
-    found = mapping_at(given, *path[:-1]).get(path[-1])
-    return found if isinstance(found, str) else ""
 
 
 def items_at(given: Object, *path: str) -> Iterator[Object]:

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from installer.cluster.breaker import Breaker, read_breaker, stopped
-from installer.cluster.leases import Permit, breaker_name, metadata_of, permits_of, read_permits
+from installer.cluster.leases import Permit, breaker_name, permits_of, read_permits
 from installer.cluster.rollout import read_pause
 from installer.cluster.size import measure
 from installer.model.daemon import Phase
@@ -17,7 +17,7 @@ from installer.model.instant import parse_time, plain_time
 from installer.model.names import Mode
 from installer.model.overview import Generation, NodeHealth, NodeView, Progress, Rollout, group_nodes
 from installer.operator.inventory import Installed
-from installer.operator.kube_objects import Object, number_at
+from installer.operator.kube_objects import Object, number_at, text_at
 
 _BREAKER = breaker_name("")
 _WINDOW = 3600.0  # seconds; nodes that finished earlier say nothing of the present pace
@@ -55,7 +55,7 @@ def read_leases(leases: list[Object], now: float) -> RolloutLeases:
     held = tuple(permit for permit in permits if permit.is_held(now))
     breakers, unreadable = list[Breaker](), list[str]()
     for lease in leases:
-        name = str(metadata_of(lease).get("name", ""))
+        name = text_at(lease, "metadata", "name")
         if name.startswith(_BREAKER):
             try:
                 breakers.append(read_breaker(name.removeprefix(_BREAKER), lease, now))
@@ -68,7 +68,7 @@ def read_leases(leases: list[Object], now: float) -> RolloutLeases:
 
 def find_pause(leases: Iterable[Object]) -> str | None:
     """Return why planned work is stopped, None if it is not."""
-    return next((read_pause(each) for each in leases if metadata_of(each).get("name") == FLEET), None)
+    return next((read_pause(each) for each in leases if text_at(each, "metadata", "name") == FLEET), None)
 
 
 def _find_surplus(permits: Iterable[Permit]) -> Iterator[tuple[str, str]]:
