@@ -19,7 +19,8 @@ PROGRAMS = {
     "cri-resmgr": "tests/contract/test_cri_resmgr.py runs on it, and hosts have it as each good payload",
     "kubelet": "tests/contract/test_kubelet.py runs on it, and hosts have it as their kubelet",
     "agent": "cri-resmgr-agent; tests/contract/test_agent.py runs on it",
-    "nri-plugin": "topology-aware or balloons; tests/machine/test_over_and_back.py goes over to it",
+    "nri-plugin": "topology-aware or balloons; tests/contract/test_nri_plugin.py runs on it, and "
+    "tests/machine/test_over_and_back.py goes over to it",
 }
 
 #: Those that hosts can have in a stand-in's place.
