@@ -1,12 +1,16 @@
-"""What the policy decides, what a pass is ordered to do, and how long that may take."""
+"""What the policy decides and remembers of it, what a pass is ordered to do, and how long that may take."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
 from installer.daemon.configuration import Configuration
 from installer.model.fleet import PlannedWork
+
+if TYPE_CHECKING:
+    from installer.daemon.poller import PollSnapshot, Token
 
 _SHORT_SECONDS = 120.0  # for a plan, and to read the settings
 _PROXY_SLACK = 15.0  # seconds, on top of what a restart of the proxy waits itself
@@ -58,6 +62,31 @@ class Decision:
     wake: float = 0.0
     due: float = 0.0
     grace: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Blocked:
+    """Why a pass ended before it touched anything."""
+
+    seen: Token = ()  # it holds as long as the host looks like this
+    work: PlannedWork | None = None  # that needs a permit
+    too_few: int = -1  # so many restarts of kubelet, or fewer, are not enough
+
+
+UNBLOCKED = Blocked()
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """The child that runs, if the decision has an action."""
+
+    decision: Decision
+    before: PollSnapshot  # what was seen when it began
+    begun_at: float
+    restarts_left: int  # when it began
+    by_another: bool  # an earlier daemon has begun it
+    host_changed: bool = False
+    is_stopping: bool = False  # for a rescue
 
 
 def bounds_of(action: Action, configuration: Configuration) -> tuple[float, float]:

@@ -13,11 +13,11 @@ kubelet is starting).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from installer.daemon.configuration import Configuration
-from installer.daemon.decision import Action, Decision
+from installer.daemon.decision import UNBLOCKED, Action, Blocked, Decision, Running
 from installer.daemon.pass_history import NEEDS_THE_BUS, RESYNC, PassHistory
 from installer.daemon.phase import Obstacles, judge
 from installer.daemon.poller import PollSnapshot, Token
@@ -51,24 +51,10 @@ _NOTHING = Decision(Action.NOTHING)
 _DELAYS_A_RESCUE = (Action.INSTALL, Action.PLAN, Action.SETTINGS, Action.RESTART_PROXY)
 
 
-@dataclass(frozen=True, slots=True)
-class Blocked:
-    """Why a pass ended before it touched anything. It holds as long as the host looks like `seen`.
-
-    `work` needs a permit. `too_few` restarts of kubelet were left then, or fewer; -1: enough."""
-
-    seen: Token = ()
-    work: PlannedWork | None = None
-    too_few: int = -1
-
-
-_UNBLOCKED = Blocked()
-
-
 class Policy:
     """`restarts` are the times at which earlier daemons restarted kubelet, on the clock of `now`. `settings`
     are those that the configuration is of. A relay has to answer for `good_seconds` before kubelet returns to
-    it. `working` is the action of the running child."""
+    it. `state` is what the daemon reports."""
 
     def __init__(
         self,
@@ -81,24 +67,13 @@ class Policy:
     ) -> None:
         self.configuration, self._good_seconds = configuration, good_seconds
         self.restarts = list(restarts)
-        self.working = Action.NOTHING
-        self.is_following = False  # an earlier daemon has begun the action
         self.had_lock = False  # a pass of this daemon has had the host's lock
-        self._random = random
-        self._now = now
-        self._phase, self._reason, self._ready = Phase.STARTING, "", False
-        self._serves = False
-        self._hold = ""
-        # The child that runs.
-        self._decision = _NOTHING
-        self._before = PollSnapshot()  # what was seen when it began
-        self._begun_at, self._host_changed = now, False
-        self._is_stopping = False  # for a rescue
-        self._restarts_left = 0  # when it began
-        # What is known.
+        self.state = DaemonState(configuration.mode, Phase.STARTING, ready=False)
+        self._random, self._now = random, now
+        self._child = Running(_NOTHING, PollSnapshot(), now, 0, by_another=False)
         self._passes = PassHistory(now, self._spread)
         self._relay = RelayHistory(now)
-        self._blocked = _UNBLOCKED
+        self._blocked = UNBLOCKED
         self._wants: PlannedWork | None = None
         self._owes_repair = False  # a rescue has stopped a repair, or found one that had to wait
         self._settings, self._settings_at = settings, 0.0  # that are known, and when others may be read
@@ -108,25 +83,17 @@ class Policy:
         self._blind_since: float | None = None
         self._replaced = self._was_paused = False
 
-    # -- what it reports ----------------------------------------------------------
+    # -- the child ----------------------------------------------------------------
 
     @property
-    def state(self) -> DaemonState:
-        return DaemonState(
-            mode=self.configuration.mode,
-            phase=self._phase,
-            ready=self._ready,
-            reason=self._reason,
-            hold=self._hold,
-            last_exit=self._passes.last[0],
-            last_seconds=self._passes.last[1],
-            serves=self._serves,
-            wanted=self._passes.wanted if self.configuration.mode is Mode.INSTALL else "",
-            installed=self._passes.installed,
-            successor="nri" if self.configuration.rules.successor else "",
-            restarts=self._used(),
-            **self._passes.counts,
-        )
+    def working(self) -> Action:
+        """The action of the child that runs."""
+        return self._child.decision.action
+
+    @property
+    def is_following(self) -> bool:
+        """Whether an earlier daemon has begun the child that runs."""
+        return self._child.by_another
 
     @property
     def blocked_work(self) -> PlannedWork | None:
@@ -136,7 +103,8 @@ class Policy:
     @property
     def permitted(self) -> PlannedWork | None:
         """The planned work that the running pass may do."""
-        return None if self._decision.ask_first == "all" else self._decision.wants or self.blocked_work
+        decision = self._child.decision
+        return None if decision.ask_first == "all" else decision.wants or self.blocked_work
 
     @property
     def restarts_left(self) -> int:
@@ -147,10 +115,8 @@ class Policy:
         """The action begins, on what was seen. `ended` follows, even if no child could be started.
         `by_another`: an earlier daemon has begun it, on inputs that are no longer known."""
         action = decision.action
-        self.working, self.is_following, self._decision, self._before = action, by_another, decision, snapshot
-        self._begun_at, self._restarts_left = self._now, self.restarts_left
-        self._host_changed = self._is_stopping = False
-        self._owes_repair |= action is Action.RESCUE and self._blocked != _UNBLOCKED
+        self._child = Running(decision, snapshot, self._now, self.restarts_left, by_another)
+        self._owes_repair |= action is Action.RESCUE and self._blocked != UNBLOCKED
         if action is Action.RESTART_PROXY:
             self._relay.restarts_proxy(self._now)
         if action in (Action.INSTALL, Action.REMOVE, Action.PLAN) and not by_another:
@@ -159,68 +125,70 @@ class Policy:
 
     def host_changed(self) -> None:
         """The child has changed something on the host: it and its rollback get the time that R8 allows."""
-        self._host_changed = True
+        self._child = replace(self._child, host_changed=True)
 
     def ended(self, now: float, outcome: Outcome, after: PollSnapshot) -> None:
         """The action that had begun has ended, or could not begin; `after` is what is seen then."""
         self._now = now
-        action, self.working = self.working, Action.NOTHING
-        before, passes = self._before, self._passes
+        child, passes = self._child, self._passes
+        action, before = child.decision.action, child.before
+        self._child = replace(child, decision=_NOTHING)
         self.restarts += [now] * outcome.restarts
         passes.counts["all_restarts"] += outcome.restarts
         passes.counts["rollbacks"] += outcome.rolled_back
-        self._owes_repair |= self._is_stopping
+        self._owes_repair |= child.is_stopping
         lost_bus = after.blind and outcome.code in NEEDS_THE_BUS and not outcome.touched
-        tells = not (lost_bus or self.is_following or outcome.code == BUSY)
+        tells = not (lost_bus or child.by_another or outcome.code == BUSY)
         if tells and action in (Action.INSTALL, Action.REMOVE):
             passes.told(outcome)
         needs_no_lock = action in (Action.PLAN, Action.SETTINGS)
-        self.had_lock |= not (self.is_following or needs_no_lock or outcome.code == BUSY)
-        if self.is_following:
+        self.had_lock |= not (child.by_another or needs_no_lock or outcome.code == BUSY)
+        if child.by_another:
             pass  # the host is as that pass has left it: a pass of our own finds out
         elif action is Action.SETTINGS:
-            self._take_settings(now, outcome)
+            self._take_settings(now, outcome, before)
         elif lost_bus or outcome.code == BUSY:
             passes.hindered(now, outcome.reason if lost_bus else "another run holds the host's lock")
             self._rescue_at = passes.retry_at
         elif action is Action.PLAN:
             passes.planned(now, outcome, before, after)
         elif outcome.is_blocked:
-            self._block(outcome)
+            self._block(outcome, child)
         elif action in (Action.INSTALL, Action.REMOVE):
-            self._blocked, self._wants = _UNBLOCKED, None
-            self._owes_repair = self._is_stopping
-            self._returned_at = self._begun_at if self._decision.is_return else self._returned_at
+            self._blocked, self._wants = UNBLOCKED, None
+            self._owes_repair = child.is_stopping
+            self._returned_at = child.begun_at if child.decision.is_return else self._returned_at
             passes.ended(now, outcome, before, after, removes=self.configuration.mode is Mode.REMOVE)
         elif action in (Action.RESCUE, Action.HOLD):
             passes.counts["rescues"] += action is Action.RESCUE and outcome.code == 0
             self._rescue_at = now + self._spread(_RESCUE_RETRY)
         self._judge(now, after)
 
-    def _take_settings(self, now: float, outcome: Outcome) -> None:
+    def _take_settings(self, now: float, outcome: Outcome, before: PollSnapshot) -> None:
         """Bad settings stay bad until they change, and the pass that follows refuses them. A child that could
         not tell is asked again."""
         self.configuration = outcome.configuration or self.configuration
         if outcome.configuration is not None or outcome.code == InvalidInputError.exit_code:
-            self._settings = self._before.settings
+            self._settings = before.settings
         else:
             self._settings_at = now + _SETTINGS_RETRY
 
-    def _block(self, outcome: Outcome) -> None:
+    def _block(self, outcome: Outcome, child: Running) -> None:
         """Remember what the pass must not do on the host that it saw."""
+        seen = child.before.everything
         if outcome.planned is not None:
             self._wants = outcome.planned
             too_few = 0 if outcome.would_restart else -1
-            self._blocked = Blocked(self._before.everything, outcome.planned, too_few)
+            self._blocked = Blocked(seen, outcome.planned, too_few)
         else:
-            known = self._blocked_on(self._before)
-            self._blocked = replace(known, seen=self._before.everything, too_few=self._restarts_left)
+            work = self._blocked_on(child.before).work
+            self._blocked = Blocked(seen, work, child.restarts_left)
 
     # -- what to do ---------------------------------------------------------------
 
     def step(self, now: float, snapshot: PollSnapshot) -> Decision:
         """Decide what to do about what is seen now. While a child runs, only whether to stop it."""
-        self._now, self._hold = now, snapshot.hold
+        self._now = now
         self._track(now, snapshot)
         decision = self._interrupt(now, snapshot) if self.working else self._choose(now, snapshot)
         if not self.working:
@@ -253,7 +221,7 @@ class Policy:
         self._replaced = self._replaced or snapshot.superseded
         if self._was_paused and not snapshot.paused:
             self._passes.forget()
-            self._blocked = _UNBLOCKED
+            self._blocked = UNBLOCKED
         self._was_paused = snapshot.paused
 
     def _interrupt(self, now: float, snapshot: PollSnapshot) -> Decision:
@@ -264,10 +232,11 @@ class Policy:
         hangs = self.working in _DELAYS_A_RESCUE and self._hangs(now, snapshot, 0.5 if untried else 1.0)
         if self._relay.silent_since is None or not hangs:
             return _NOTHING
-        bound = max(self._begun_at, self._relay.silent_since) + REPAIR_BOUND if self._host_changed else 0.0
+        child, since = self._child, self._relay.silent_since
+        bound = max(child.begun_at, since) + REPAIR_BOUND if child.host_changed else 0.0
         why = f"kubelet hangs on a relay that has been silent for {self._relay.silence(now):.0f} s"
-        self._is_stopping = now >= bound
-        return Decision(Action.STOP, why) if self._is_stopping else _NOTHING
+        self._child = replace(child, is_stopping=now >= bound)
+        return Decision(Action.STOP, why) if now >= bound else _NOTHING
 
     def _choose(self, now: float, snapshot: PollSnapshot) -> Decision:
         passes = self._passes
@@ -304,7 +273,7 @@ class Policy:
             return _NOTHING
         if self._relay.silent_since is None or not snapshot.runtime or not snapshot.proxy.loaded_digest:
             return _NOTHING
-        if self._passes.tried is None and self._blocked == _UNBLOCKED and not persons:
+        if self._passes.tried is None and self._blocked == UNBLOCKED and not persons:
             return _NOTHING  # the first pass comes first, and does all that is needed
         silent = self._relay.silence(now)
         untried = self._relay.is_untried(snapshot)
@@ -377,7 +346,7 @@ class Policy:
 
     def _blocked_on(self, snapshot: PollSnapshot) -> Blocked:
         """Return why passes are blocked on a host that looks like this."""
-        return self._blocked if self._blocked.seen == snapshot.everything else _UNBLOCKED
+        return self._blocked if self._blocked.seen == snapshot.everything else UNBLOCKED
 
     def _why(self, now: float, snapshot: PollSnapshot) -> str:
         """Return what calls for a pass, empty if nothing does, or if there were many."""
@@ -394,15 +363,15 @@ class Policy:
     # -- phase ------------------------------------------------------------------
 
     def _judge(self, now: float, snapshot: PollSnapshot) -> None:
-        """Set phase, reason and readiness."""
-        passes, sick = self._passes, snapshot.complaint(self._relay.silence(now))
+        """Set the state that the daemon reports."""
+        configuration, passes = self.configuration, self._passes
+        sick = snapshot.complaint(self._relay.silence(now))
         if not snapshot.blind:
             self._blind_since = None
         elif self._blind_since is None:
             self._blind_since = now
         is_short = self._blind_since is not None and now < self._blind_since + _BLIND_PATIENCE
         blind = "" if is_short and passes.has_begun else snapshot.blind
-        self._serves = bool(passes.installed.generation) and not (blind or sick)
         waits = self._wants is not None and self._waits(snapshot)
         obstacles = Obstacles(
             replaced=self._replaced,
@@ -412,7 +381,22 @@ class Policy:
             sick=sick,
             at_work=self.working is not Action.NOTHING,
         )
-        self._phase, self._reason, self._ready = judge(passes, obstacles, snapshot, self.configuration)
+        phase, reason, ready = judge(passes, obstacles, snapshot, configuration)
+        self.state = DaemonState(
+            mode=configuration.mode,
+            phase=phase,
+            ready=ready,
+            reason=reason,
+            hold=snapshot.hold,
+            last_exit=passes.last[0],
+            last_seconds=passes.last[1],
+            serves=bool(passes.installed.generation) and not (blind or sick),
+            wanted=passes.wanted if configuration.mode is Mode.INSTALL else "",
+            installed=passes.installed,
+            successor="nri" if configuration.rules.successor else "",
+            restarts=self._used(),
+            **passes.counts,
+        )
 
     # -- time -------------------------------------------------------------------------
 
