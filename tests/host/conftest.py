@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.faults.hosts.bench import Bench
 from tests.host.node import Node
 from tests.host.product import lent
 from tests.lib.throwaway import real
@@ -54,3 +55,9 @@ def node(booted: Node) -> Iterator[Node]:
     with lent(booted):
         booted.command.set(kubelet={"startTimeoutSeconds": 4, "guardSeconds": 6})
         yield booted
+
+
+@pytest.fixture(scope="module")
+def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
+    with Bench(tmp_path_factory.mktemp("bench")) as found:
+        yield found

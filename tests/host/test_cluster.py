@@ -17,15 +17,13 @@ from tests.host.command import PROGRAM, REAL_POLICY
 from tests.host.daemon import SOON, Daemon, within
 from tests.host.node import BINARY, GUARD, Node
 from tests.lib.rules import rule
-from tests.lib.throwaway.host import ThrowawayHost
 from tests.lib.throwaway.podserver import ApiServer
 from tests.lib.throwaway.snapshot import difference, files
 
 
 @pytest.fixture(scope="module")
-def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
-    with ThrowawayHost() as host:
-        yield Node(host, tmp_path_factory.mktemp("node"))
+def node(booted: Node) -> Node:
+    return booted
 
 
 @pytest.fixture

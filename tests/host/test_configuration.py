@@ -10,7 +10,6 @@ from tests.host.agent import CACHE, push, restart_with
 from tests.host.node import PROXY, Node
 from tests.host.workload import POLICIES
 from tests.lib.rules import rule
-from tests.lib.throwaway.host import ThrowawayHost
 from tests.lib.throwaway.kubelet import wait_healthy
 from tests.lib.throwaway.proxy import push_config, serves
 
@@ -18,11 +17,9 @@ NONE = "policy:\n  Active: none\n"
 
 
 @pytest.fixture(scope="module")
-def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
-    with ThrowawayHost() as host:
-        node = Node(host, tmp_path_factory.mktemp("node"))
-        node.run("install")
-        yield node
+def node(booted: Node) -> Node:
+    booted.run("install")
+    return booted
 
 
 @pytest.fixture

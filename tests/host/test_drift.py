@@ -17,7 +17,6 @@ from tests.host.mortal import DieAfter, converge
 from tests.host.node import DROP_IN, FALLBACK, OURS, PROXY, PROXY_ENVIRONMENT, PROXY_UNIT, STATE, Node
 from tests.host.product import put_right
 from tests.lib.rules import rule
-from tests.lib.throwaway.host import ThrowawayHost
 from tests.lib.throwaway.kubelet import UNIT, running_arguments, wait_healthy
 from tests.lib.throwaway.proxy import ready, until
 
@@ -25,14 +24,12 @@ FORCE = "/etc/cri-resmgr/force.cfg"
 
 
 @pytest.fixture(scope="module")
-def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
-    with ThrowawayHost() as host:
-        found = Node(host, tmp_path_factory.mktemp("node"))
-        found.run("install")
-        yield found
-        put_right(found)
-        found.run("remove")
-        found.expect_untraced(allowed=STATE)
+def node(booted: Node) -> Iterator[Node]:
+    booted.run("install")
+    yield booted
+    put_right(booted)
+    booted.run("remove")
+    booted.expect_untraced(allowed=STATE)
 
 
 @rule("R3")

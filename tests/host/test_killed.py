@@ -4,7 +4,6 @@ Here as many instants as fit; `hack/faults killed reboots` tries all.
 """
 
 import pickle
-from collections.abc import Iterator
 
 import pytest
 
@@ -27,12 +26,6 @@ pytestmark = pytest.mark.long
 
 STRIDE = 37  # odd, so that it is before one effect and after the next
 SEED = 1
-
-
-@pytest.fixture(scope="module")
-def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
-    with Bench(tmp_path_factory.mktemp("bench")) as found:
-        yield found
 
 
 def test_each_way_can_be_tried_in_a_process_of_its_own() -> None:

@@ -3,8 +3,6 @@
 Apart from test_killed.py, so that both are tried at the same time; `hack/faults killed` tries more.
 """
 
-from collections.abc import Iterator
-
 import pytest
 
 from tests.faults.hosts import killed
@@ -15,12 +13,6 @@ pytestmark = pytest.mark.long
 
 EACH = 25
 SEEDS = (pytest.param(0, marks=pytest.mark.matrix("kill")), *range(1, 8))
-
-
-@pytest.fixture(scope="module")
-def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
-    with Bench(tmp_path_factory.mktemp("bench")) as found:
-        yield found
 
 
 @rule("R7")

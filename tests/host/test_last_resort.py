@@ -3,7 +3,6 @@
 import json
 import re
 import subprocess
-from collections.abc import Iterator
 
 import pytest
 
@@ -11,7 +10,6 @@ from installer.node.record import SCHEMA
 from tests.host.command import PROGRAM
 from tests.host.node import BINARY, GUARD, PROXY, PROXY_ENVIRONMENT, STATE, Node
 from tests.lib.rules import rule
-from tests.lib.throwaway.host import ThrowawayHost
 from tests.lib.throwaway.kubelet import healthz, wait_healthy
 
 RECORD = f"{STATE}/record.json"
@@ -20,11 +18,9 @@ CRASHES: dict[str, object] = {"exitAfterSeconds": 0.5}
 
 
 @pytest.fixture(scope="module")
-def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
-    with ThrowawayHost() as host:
-        found = Node(host, tmp_path_factory.mktemp("node"))
-        found.command.set(kubelet={"guardSeconds": 4, "startTimeoutSeconds": 4})
-        yield found
+def node(booted: Node) -> Node:
+    booted.command.set(kubelet={"guardSeconds": 4, "startTimeoutSeconds": 4})
+    return booted
 
 
 @rule("R8")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Self
 
@@ -24,7 +24,6 @@ from tests.host.nodes import Nodes
 from tests.lib.rules import rule
 from tests.lib.throwaway.authority import ACCOUNTS, NAMESPACES, StrictServer
 from tests.lib.throwaway.fleet import LABELS, NODES, kind_of
-from tests.lib.throwaway.host import ThrowawayHost
 from tests.lib.throwaway.kubelet import wait_healthy
 from tests.lib.throwaway.kubeserver import Kind, Name, Refused
 from tests.lib.throwaway.snapshot import difference, files
@@ -129,9 +128,8 @@ class Cluster:
 
 
 @pytest.fixture(scope="module")
-def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
-    with ThrowawayHost() as host:
-        yield Node(host, tmp_path_factory.mktemp("node"))
+def node(booted: Node) -> Node:
+    return booted
 
 
 def delete_everything(cluster: Cluster) -> None:

@@ -9,7 +9,6 @@ from tests.host.daemon import SOON, within
 from tests.host.node import PROXY, Node
 from tests.lib.rules import rule
 from tests.lib.throwaway.freezer import freezer_root, frozen
-from tests.lib.throwaway.host import ThrowawayHost
 from tests.lib.throwaway.kubelet import healthz, wait_healthy
 
 pytestmark = pytest.mark.long
@@ -21,16 +20,14 @@ _FAILED = "kubelet failed on the relay 2 times in a row"
 
 
 @pytest.fixture(scope="module")
-def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
-    with ThrowawayHost() as host:
-        found = Node(host, tmp_path_factory.mktemp("node"))
-        found.command.set(kubelet={"guardSeconds": GUARD_SECONDS})
-        found.run("install")
-        # Not the 10 s of a package between two tries: nothing here depends on how long that is.
-        found.path(_QUICK).parent.mkdir(parents=True, exist_ok=True)
-        found.path(_QUICK).write_text("[Service]\nRestartSec=500ms\n")
-        host.systemctl("daemon-reload")
-        yield found
+def node(booted: Node) -> Node:
+    booted.command.set(kubelet={"guardSeconds": GUARD_SECONDS})
+    booted.run("install")
+    # Not the 10 s of a package between two tries: nothing here depends on how long that is.
+    booted.path(_QUICK).parent.mkdir(parents=True, exist_ok=True)
+    booted.path(_QUICK).write_text("[Service]\nRestartSec=500ms\n")
+    booted.host.systemctl("daemon-reload")
+    return booted
 
 
 @pytest.fixture(autouse=True)

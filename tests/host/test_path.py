@@ -1,6 +1,5 @@
 """R1, R2, R3: what is planned is done, nothing is done twice, and only what changed restarts."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -8,13 +7,11 @@ import pytest
 from tests.host.command import untouched
 from tests.host.node import BINARY, DROP_IN, FALLBACK, OURS, PROXY, PROXY_ENVIRONMENT, Node
 from tests.lib.rules import rule
-from tests.lib.throwaway.host import ThrowawayHost
 
 
 @pytest.fixture(scope="module")
-def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
-    with ThrowawayHost() as host:
-        yield Node(host, tmp_path_factory.mktemp("node"))
+def node(booted: Node) -> Node:
+    return booted
 
 
 def stamps(node: Node) -> dict[str, tuple[int, int, int]]:

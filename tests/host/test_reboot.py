@@ -1,13 +1,11 @@
 """R12: the host stands on its own. No installer runs in any of these boots."""
 
 import time
-from collections.abc import Iterator
 
 import pytest
 
 from tests.host.node import BINARY, GUARD, KUBELET_ENVIRONMENT, PROXY, Node
 from tests.lib.rules import rule
-from tests.lib.throwaway.host import ThrowawayHost
 from tests.lib.throwaway.kubelet import wait_healthy
 
 GUARD_SECONDS = 5
@@ -16,12 +14,10 @@ BOOT_SECONDS = 60  # what a boot may take besides, on a busy machine
 
 
 @pytest.fixture(scope="module")
-def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
-    with ThrowawayHost() as host:
-        found = Node(host, tmp_path_factory.mktemp("node"))
-        found.command.set(kubelet={"guardSeconds": GUARD_SECONDS})
-        found.run("install")
-        yield found
+def node(booted: Node) -> Node:
+    booted.command.set(kubelet={"guardSeconds": GUARD_SECONDS})
+    booted.run("install")
+    return booted
 
 
 def boot(node: Node) -> float:

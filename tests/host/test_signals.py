@@ -1,7 +1,6 @@
 """R10, R11: one run at a time; a signal ends it between two steps, and nothing is undone for it."""
 
 import signal
-from collections.abc import Iterator
 
 import pytest
 
@@ -14,12 +13,6 @@ from tests.lib.rules import rule
 
 STRIDE = 7  # so that both signals come, and now and then twice
 SEED = 1
-
-
-@pytest.fixture(scope="module")
-def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
-    with Bench(tmp_path_factory.mktemp("bench")) as found:
-        yield found
 
 
 @rule("R11")

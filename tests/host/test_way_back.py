@@ -1,7 +1,6 @@
 """R4, R8: what fails is undone within its time, blamed only in a sound environment, and not retried."""
 
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -22,11 +21,9 @@ def node(host: ThrowawayHost, tmp_path: Path) -> Node:
 
 
 @pytest.fixture(scope="module")
-def installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
-    with ThrowawayHost() as host:
-        found = Node(host, tmp_path_factory.mktemp("node"))
-        found.run("install")
-        yield found
+def installed(booted: Node) -> Node:
+    booted.run("install")
+    return booted
 
 
 @rule("R4")

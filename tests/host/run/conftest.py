@@ -6,14 +6,11 @@ import pytest
 
 from tests.host.node import PROXY, Node
 from tests.host.watched import MODE_FILE, STAMPS, settings
-from tests.lib.throwaway.host import ThrowawayHost
 
 
 @pytest.fixture(scope="module")
-def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
-    with ThrowawayHost() as host:
-        node = Node(host, tmp_path_factory.mktemp("node"))
-        yield node
+def node(booted: Node) -> Node:
+    return booted
 
 
 @pytest.fixture(autouse=True)
