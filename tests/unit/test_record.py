@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
@@ -119,3 +120,43 @@ def test_a_record_that_we_cannot_have_written_is_corrupt_although_its_checksum_i
 ) -> None:
     """It decides what is deleted, and what is written to."""
     assert read(record).status is RecordStatus.CORRUPT
+
+
+ENVIRONMENT = paths.KUBELET_ENVIRONMENT
+
+
+@pytest.mark.parametrize(
+    ("path", "part", "found", "believed"),
+    [
+        (paths.FALLBACK_CONFIG, Part.PROXY, "as we wrote it", True),
+        (paths.FALLBACK_CONFIG, Part.PROXY, "with our header", True),
+        (paths.FALLBACK_CONFIG, Part.PROXY, "edited", False),
+        (paths.FALLBACK_CONFIG, Part.PROXY, "absent", False),
+        # An edited drop-in must not keep the kubelet of a renamed machine on the relay.
+        (ENVIRONMENT, Part.KUBELET, "edited", True),
+        (ENVIRONMENT, Part.KUBELET, "a link", False),
+        (ENVIRONMENT, Part.KUBELET, "absent", False),
+    ],
+)
+def test_on_a_renamed_machine_only_what_is_certainly_ours_stays_ours(
+    read: Read, tmp_path: Path, path: str, part: Part, found: str, believed: bool
+) -> None:
+    ours, original = b"ours\n", "c" * 64
+    files = RootedFiles(tmp_path)
+    files.make_directory(str(Path(path).parent))
+    if found == "a link":
+        (tmp_path / path.removeprefix("/")).symlink_to("/dev/null")
+    elif found != "absent":
+        content = {
+            "as we wrote it": ours,
+            "with our header": b"# Managed by cri-resmgr-installer.\nnewer\n",
+            "edited": b"theirs\n",
+        }
+        files.write(path, content[found], 0o644)
+    claim = Owned(part, before=replace(THEIRS, digest=original), wrote=(sha256(ours).hexdigest(),))
+
+    loaded = read(Record(machine_id="m", hostname="old name", owned={path: claim}))
+
+    assert loaded.status is RecordStatus.FOREIGN
+    assert list(loaded.record.owned) == ([path] if believed else [])
+    assert loaded.orphans == (() if believed else (original,))
