@@ -14,8 +14,7 @@ from typing import Any
 from pydantic import BaseModel, Field
 
 from installer.inputs.settings import Settings
-from installer.manifests.validators import ImageReference
-from installer.manifests.values import Values
+from installer.manifests.values import ImageReference, Values
 
 FILE = Path(__file__).parents[1] / "charts/cri-resmgr-installer/values.schema.json"
 

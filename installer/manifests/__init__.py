@@ -1,9 +1,9 @@
-"""The verb `manifests`: Kubernetes YAML from templates/manifests/ and the operator's values. Pure: needs no
-host, no cluster and no root.
+"""The verb `manifests`: renders Kubernetes YAML from templates/manifests/ and the operator's values. Pure:
+needs no host, no cluster and no root.
 
-The pods share the host's network, because a node whose network plugin is down must still be rescued and must
-reach the API server; and its process ids, because systemd reports those of the host. What RBAC can allow only
-for all nodes and Leases, admission.yaml.j2 has the API server refuse.
+The pods share the host's network, because a node whose network plugin is down must still be rescued and
+must reach the API server; and its process ids, because systemd reports those of the host. RBAC can only
+allow access to all nodes and Leases: admission.yaml.j2 restricts it.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ __all__ = ["ManifestOptions", "render_manifests", "render_objects"]
 
 
 def render_manifests(options: ManifestOptions, warn: Callable[[str], None] = lambda _: None) -> str:
-    """The YAML stream: the same input gives the same bytes. `warn` is called with what people should know of
-    their input, each with its place, also when it is refused.
+    """Return the YAML stream: the same input gives the same bytes. Calls `warn` with each warning about the
+    input, with its place, also when the input is refused.
 
     Raises InvalidInputError with every fault of the input.
     """
@@ -28,5 +28,5 @@ def render_manifests(options: ManifestOptions, warn: Callable[[str], None] = lam
 
 
 def render_objects(options: ManifestOptions, warn: Callable[[str], None]) -> list[dict[str, Any]]:
-    """The same as objects, after those that they need."""
+    """Return the objects, each after those that it needs."""
     return build_objects(load_inputs(options, warn))

@@ -1,8 +1,8 @@
-"""From checked inputs to the Kubernetes objects. Pure.
+"""Builds the Kubernetes objects from checked inputs. Pure.
 
 ConfigMaps that pods start from are immutable and named by their content: a new configuration is a new pod
-template, rolled out node by node, and the earlier one is still there for `kubectl rollout undo`. With a
-ManagedResource it is there as long as a pod uses it.
+template, rolled out node by node, and the earlier one still exists for `kubectl rollout undo`. With a
+ManagedResource it exists as long as a pod uses it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Objects = Iterable[dict[str, Any]]
 # A runtime's default profile hides other processes. Kubernetes has a field for it since 1.30, and still reads
 # the annotation.
 _APPARMOR = {"container.apparmor.security.beta.kubernetes.io/installer": "unconfined"}
-# A new node of Gardener takes no other pods before ours is ready; a removal need not hold it up.
+# Gardener schedules no other pods on a new node before ours is ready; a removal need not delay it.
 CRITICAL = {"node.gardener.cloud/critical-component": "true"}
 _SYSTEM = {"gardener.cloud/role": "system-component"}
 _METRICS_PORT = 8891
@@ -37,7 +37,7 @@ _KEEP = {"resources.gardener.cloud/keep-object": "true"}
 # annotation with its name (docs/concepts/resource-manager.md of gardener/gardener), and no earlier.
 _COLLECTABLE = {"resources.gardener.cloud/garbage-collectable-reference": "true"}
 # It deletes a DaemonSet in the foreground, before it applies anything new. A pod on a node that is off never
-# ends, and would hold that up for ever. Ours have ten minutes to end; those of a removal need none.
+# ends, and would block that for ever. Ours have ten minutes to end; those of a removal need none.
 _FINALIZE = {
     mode: {"resources.gardener.cloud/finalize-deletion-after": duration}
     for mode, duration in (("install", "15m"), ("remove", "1m"))
@@ -47,8 +47,8 @@ _OWN_SOCKETS = {
     "agent": paths.AGENT_SOCKET,
     "config": paths.CONFIG_SOCKET,
 }
-# The deletion of a Shoot leaves what has this label to the deletion of its ManagedResource, which lets the
-# pods clean up first.
+# When a Shoot is deleted, objects with this label are left to the deletion of their ManagedResource, which
+# lets the pods clean up first.
 _NO_CLEANUP = {"shoot.gardener.cloud/no-cleanup": "true"}
 
 
@@ -73,7 +73,7 @@ def _build_objects(inputs: ManifestInputs) -> Objects:
         yield from _agent(inputs)
     selector = _selector(inputs, "installation")
     if install and values.gardener:
-        # By which Gardener's users scrape the proxies, if `instrumentation.HTTPEndpoint` of theirs is on.
+        # Gardener's users scrape the proxies by it, if their `instrumentation.HTTPEndpoint` is on.
         named = metadata | {"object_name": "cri-resmgr-installation"}
         yield from render_template("service", **named, selector=selector, port=_METRICS_PORT)
     yield from _daemon_set(inputs, {volume: name for volume, (name, _) in config_maps.items()})
@@ -132,8 +132,8 @@ def _metadata(inputs: ManifestInputs, *, kept: bool = False) -> dict[str, Any]:
 
 
 def _rights(inputs: ManifestInputs) -> Objects:
-    """The same for installation and removal, so that neither takes it from the other. With a ManagedResource
-    they outlive the pods, which ask the API server whether they have to clean up."""
+    """Build the rights: the same for installation and removal, so that neither deletes the other's. With a
+    ManagedResource they outlive the pods, which ask the API server whether they have to clean up."""
     values, metadata = inputs.values, _metadata(inputs, kept=True)
     yield from render_template("service-account", **metadata)
     followed = inputs.settings.removal.successor == "nri"
@@ -142,15 +142,15 @@ def _rights(inputs: ManifestInputs) -> Objects:
 
 
 def _agent(inputs: ManifestInputs) -> Objects:
-    """The agent, and what it reads: every ConfigMap of its namespace, and people's Adjustments there. Both
-    would go with the namespace or their definition, so these are kept. A namespace that the operator names is
-    there already."""
+    """Build the agent, and what it reads: every ConfigMap of its namespace, and people's Adjustments there.
+    Both would be deleted with the namespace or their definition, so these are kept. A namespace that the
+    operator names exists already."""
     values, kept = inputs.values, _metadata(inputs, kept=True)
     if not values.agent.namespace:
         yield from render_template("namespace", **kept | {"object_name": values.agent_namespace})
     for key, text in sorted(values.configs.items()):
         if key not in STATIC_CONFIGS:
-            # It looks for them by name, and wants one key for each section.
+            # The agent finds them by name, and wants one key for each section.
             found = parse_document(text.encode(), key).data
             sections = found if isinstance(found, dict) else {}
             data = {str(section): dump(value) for section, value in sections.items()}
@@ -208,7 +208,7 @@ def _daemon_set(inputs: ManifestInputs, config_maps: Mapping[str, str]) -> Objec
         probes=build_probes(settings),
         min_ready=build_min_ready(settings),
         config_maps=config_maps,
-        # A port of the host is for one pod of a node: the removal's is beside that of the installation.
+        # Only one pod of a node can have a port of the host, and the removal's is beside the installation's.
         metrics_port=0 if removal else metrics_port(settings),
         on_node_address=settings.status.listen.startswith(":"),
     )

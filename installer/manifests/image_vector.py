@@ -1,8 +1,7 @@
-"""The images of a Gardener image vector: which entry names which image, for the nodes that it is meant for.
+"""Finds our images in a Gardener image vector.
 
-Chosen as Gardener does it (`FindImage` of its package imagevector) by `architectures`: of several entries
-that fit, the one that says it most exactly. Ranges of versions are refused: one image serves every
-version of Kubernetes.
+As Gardener does (`FindImage` of its package imagevector), it chooses by `architectures`: of several entries
+that fit, the most specific one. It refuses version ranges: one image serves every version of Kubernetes.
 """
 
 from __future__ import annotations
@@ -35,15 +34,15 @@ _NOT_OURS = {
     ),
 }
 _VERSIONS = ("targetVersion", "runtimeVersion")
-# A number would have lost its last zero: 1.10 is 1.1.
+# A number would lose its last zero: 1.10 is 1.1.
 _STRINGS = ("ref", "repository", "tag")
-_LENGTH = 1024  # characters of a reference: far more than a registry takes
+_LENGTH = 1024  # characters of a reference: far more than a registry accepts
 _ARCHITECTURES = ["amd64", "arm64"]  # of an entry that has none
 
 
 @dataclass(slots=True)
 class FoundImages:
-    """The references by key of `images`; the paths of faults and warnings start below the vector."""
+    """`references` by the key of `images`. The paths of faults and warnings start below the vector."""
 
     references: dict[str, str] = field(default_factory=dict)
     faults: list[Fault] = field(default_factory=list)
@@ -54,12 +53,12 @@ class FoundImages:
 class _Candidate:
     path: KeyPath
     reference: str
-    score: int  # how exactly it says that it is for these nodes
+    score: int  # how specific it is for these nodes
 
 
 def read_vector(vector: object, arch: str) -> FoundImages:
-    """For nodes of the architecture `arch`. `vector` is a mapping with `images`, that list alone, or a text
-    with either, as Gardener's charts have it. Never raises."""
+    """Find the images for nodes of the architecture `arch`. `vector` is a mapping with `images`, that list
+    alone, or a text with either, as Gardener's charts have it. Never raises."""
     found = FoundImages()
     lines: Mapping[KeyPath, int] = {}
     if isinstance(vector, str):
@@ -86,7 +85,7 @@ def read_vector(vector: object, arch: str) -> FoundImages:
 
 
 def _parse(text: str, faults: list[Fault]) -> tuple[object, Mapping[KeyPath, int]]:
-    """The vector in a text, and its lines there."""
+    """Parse the vector in a text, with its lines there."""
     try:
         document = parse_document(text.encode("utf-8", "replace"), "line")
     except InvalidInputError as error:
@@ -97,14 +96,14 @@ def _parse(text: str, faults: list[Fault]) -> tuple[object, Mapping[KeyPath, int
 
 
 def _with_line(path: KeyPath, what: str, lines: Mapping[KeyPath, int]) -> str:
-    """The line is that in the text of the vector; the one in the file is added to it later."""
+    """Add the line in the text of the vector; the line in the file is added later."""
     while path and path not in lines:
         path = path[:-1]
     return f"line {lines[path]}: {what}" if path else what
 
 
 def _entries(vector: object, faults: list[Fault]) -> Iterator[tuple[KeyPath, object]]:
-    """Each entry with its path."""
+    """Yield each entry with its path."""
     path: KeyPath = ()
     if isinstance(vector, Mapping):
         path, vector = ("images",), vector.get("images")
@@ -120,7 +119,7 @@ def _entries(vector: object, faults: list[Fault]) -> Iterator[tuple[KeyPath, obj
 def _candidates(
     path: KeyPath, entry: Mapping[str, Any], arch: str, faults: list[Fault]
 ) -> Iterator[_Candidate]:
-    """The entry, if it is for these nodes."""
+    """Yield the entry if it is for these nodes."""
     wrong = [
         ((*path, key), f"must be a string, not {shown(entry[key])}; put it in quotes")
         for key in _STRINGS
@@ -161,7 +160,8 @@ def _choose(key: str, path: KeyPath, candidates: Sequence[_Candidate], arch: str
 
 
 def _reference(entry: Mapping[str, str]) -> str:
-    """The full reference of an entry; empty if it has none. A digest in the place of the tag follows `@`."""
+    """Return the full reference of an entry; empty if it has none. A digest in the place of the tag follows
+    `@`."""
     ref, repository, tag = entry.get("ref"), entry.get("repository"), entry.get("tag")
     if ref is not None or repository is None:
         return ref if ref is not None and repository is None and tag is None else ""

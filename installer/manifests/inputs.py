@@ -1,7 +1,7 @@
-"""Everything that the manifests are made from, merged and checked: the values file, the files of Gardener
+"""Merges and checks everything that the manifests are made from: the values file, the files of Gardener
 users, the command line. Later ones override earlier ones, key by key.
 
-The settings and configs inside are checked here as each node would check them.
+Checks the settings and configs in them as each node would.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ from installer.model.names import COMPONENT_LABEL, INSTANCE_LABEL, NAME_LABEL
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
 
-_SIZE = 1 << 20  # characters of all configs; what an API server takes of one object
+_SIZE = 1 << 20  # characters of all configs: the most that an API server accepts of one object
 _POLICIES_SINCE = (1, 30)  # Kubernetes documentation, "Validating Admission Policy"
 _OUR_KEYS = (NAME_LABEL, INSTANCE_LABEL, COMPONENT_LABEL)
 
 
 @dataclass(frozen=True, slots=True)
 class ManifestOptions:
-    """The command line; None or empty for an option that is not given. `images` has `NAME=REFERENCE` or, for
-    the installer's, the reference alone. `documents` are what a file of `provider_configs` may have.
-    `registers_for` and `chart_ref` are read by `render_registration` alone."""
+    """The command line; None or empty for an option that is not given. `images` has `NAME=REFERENCE` or,
+    for the installer's, the reference alone. `documents`: what a file of `provider_configs` may contain.
+    Only `render_registration` reads `registers_for` and `chart_ref`."""
 
     values: Path | None = None
     provider_configs: tuple[Path, ...] = ()
@@ -56,8 +56,8 @@ class ManifestOptions:
 
 @dataclass(frozen=True, slots=True)
 class ManifestInputs:
-    """Checked. `settings` are those of the pods, with the mode of these manifests; `settings_given` are the
-    same as keys of the settings file, without defaults."""
+    """The checked inputs. `settings` are those of the pods, with the mode of these manifests;
+    `settings_given` are the same as keys of the settings file, without defaults."""
 
     values: Values
     settings: Settings
@@ -67,17 +67,17 @@ class ManifestInputs:
 
 
 def metrics_port(settings: Settings) -> int:
-    """Where others can scrape the pods; 0 if nowhere."""
+    """Return the port where others can scrape the pods; 0 if there is none."""
     host, _, port = settings.status.listen.rpartition(":")
     unreachable = host in ("localhost", "[::1]") or host.startswith("127.")
     return 0 if unreachable or not port else int(port)
 
 
 def load_inputs(options: ManifestOptions, warn: Callable[[str], None]) -> ManifestInputs:
-    """`warn` is called with what is right but people should know, also when it ends with an error.
+    """Calls `warn` with each warning, also when it ends with an error.
 
-    Raises InvalidInputError: with the faults of files and options that cannot be read, else with every fault
-    of the values, each with its path, file and line.
+    Raises InvalidInputError: with the faults of files and options that cannot be read, else with every
+    fault of the values, each with its path, file and line.
     """
     own, provided = _load_files(options)
     for warning in provided.warnings:
@@ -105,7 +105,8 @@ def load_inputs(options: ManifestOptions, warn: Callable[[str], None]) -> Manife
 
 
 def _load_files(options: ManifestOptions) -> tuple[Source, Provided]:
-    """The values file, and what Gardener users have. Raises with the faults of both."""
+    """Read the values file, and what Gardener users have. Raises InvalidInputError with the faults of
+    both."""
     own, provided, faults = Source({}), Provided(), list[str]()
     try:
         if options.values is not None:
@@ -126,9 +127,9 @@ def _load_files(options: ManifestOptions) -> tuple[Source, Provided]:
 def _gardener_defaults(
     options: ManifestOptions, files: Iterable[Source], version: tuple[int, int] | None
 ) -> Source:
-    """The original extension always brought its agent; here it comes with the configs that it reads. It looks
-    for people's Adjustments where they have them, in kube-system. A Shoot whose `version` knows no admission
-    policies would not take a ManagedResource with them."""
+    """Return the values that differ with Gardener. The original extension always brought its agent; here it
+    comes with the configs that it reads. People have their Adjustments in kube-system. A Shoot whose
+    `version` has no admission policies would refuse a ManagedResource with them."""
     given = bool(options.provider_configs or options.documents)
     if not (options.managed_resource or given):
         return Source({})
@@ -138,7 +139,7 @@ def _gardener_defaults(
 
 
 def _dynamic(data: Mapping[str, Any]) -> list[str]:
-    """The keys of `configs` that only cri-resmgr-agent brings to the nodes."""
+    """Return the keys of `configs` that only cri-resmgr-agent delivers to the nodes."""
     return [key for key in _mapping(data, "configs") if key not in STATIC_CONFIGS]
 
 
@@ -147,7 +148,7 @@ def _read_command_line(options: ManifestOptions) -> Source:
     if options.profile is not None:
         data["profile"] = options.profile
     if options.nodes is not None:
-        # No name at all must not become all nodes: "" is refused.
+        # An empty list must not become all nodes: "" is refused.
         data["nodes"] = [name.strip() for name in options.nodes.split(",") if name.strip()] or [""]
     if options.agent is not None:
         data["agent"] = {"enabled": options.agent}
@@ -158,7 +159,7 @@ def _read_command_line(options: ManifestOptions) -> Source:
 
 
 def _merge(sources: Iterable[Source]) -> Source:
-    """Mappings of the first level are merged by key; any other value replaces the earlier one."""
+    """Merge mappings of the first level by key; any other value replaces the earlier one."""
     data: dict[str, Any] = {}
     places: dict[tuple[str, ...], str] = {}
     for source in sources:
@@ -171,9 +172,10 @@ def _merge(sources: Iterable[Source]) -> Source:
 
 
 def _complete_settings(given: object, options: ManifestOptions, *, agent: bool) -> Any:
-    """As the operator wrote them, with the mode of the command line. Gardener uninstalls by deleting the
-    objects, so with a ManagedResource the pods clean up when they end, and an `agent` that comes with the
-    manifests shares no directory with the relay, unless the operator says otherwise."""
+    """Return the settings as the operator wrote them, with the mode of the command line. Unless the
+    operator says otherwise, with a ManagedResource the pods clean up when they end, because Gardener
+    uninstalls by deleting the objects; and an `agent` that comes with the manifests shares no directory
+    with the relay."""
     if not (given is None or isinstance(given, Mapping)):
         return given
     settings = {key: value for key, value in (given or {}).items() if value is not None}
@@ -199,7 +201,7 @@ def _validate(data: object) -> tuple[Values | None, list[Fault]]:
 
 
 def _sentence(detail: ErrorDetails) -> str:
-    """What is wrong in an operator's words; the types are those of pydantic-core's error list."""
+    """Say what is wrong in an operator's words; the types are those of pydantic-core's error list."""
     value, kind = detail["input"], detail["type"]
     if kind == "extra_forbidden":
         return f"unknown key; {_suggest_key(detail['loc'])}"
@@ -220,7 +222,7 @@ def _suggest_key(loc: tuple[int | str, ...]) -> str:
 
 
 def _combined_faults(data: Mapping[str, Any], settings: object) -> Iterable[Fault]:
-    """What is wrong only together with another value. Values of a wrong type are reported elsewhere."""
+    """Find what is wrong only together with another value. Values of a wrong type are reported elsewhere."""
     removal = isinstance(settings, Mapping) and settings.get("mode") == "remove"
     if not removal and _mapping(data, "agent").get("enabled", False) is False:
         for key in _dynamic(data):
@@ -243,7 +245,7 @@ def _combined_faults(data: Mapping[str, Any], settings: object) -> Iterable[Faul
 
 
 def _check_settings(given: object) -> tuple[Settings | None, list[Fault]]:
-    """The settings as a node will read them from the text that it gets, or all that it would refuse."""
+    """Return the settings as a node will read them from its text, or everything that it would refuse."""
     try:
         return parse_settings(dump(given).encode(), "settings"), []
     except InvalidInputError as error:
@@ -251,13 +253,15 @@ def _check_settings(given: object) -> tuple[Settings | None, list[Fault]]:
 
 
 def _locate(fault: str) -> Fault:
-    """From `proxy.agent: what (settings:3)`: the path in the values. The line is of no file, and dropped."""
+    """Turn `proxy.agent: what (settings:3)` into a path in the values. The line is of no file, and
+    dropped."""
     path, _, what = re.sub(r" \(settings:\d+\)$", "", fault).partition(": ")
     return ("settings", *(path.split(".") if path != "settings" else ())), what
 
 
 def _config_faults(configs: object) -> Iterable[Fault]:
-    """What cri-resmgr would refuse in any of the texts. Values of a wrong type are reported elsewhere."""
+    """Find what cri-resmgr would refuse in any of the texts. Values of a wrong type are reported
+    elsewhere."""
     if isinstance(configs, Mapping) and sum(map(_size_of, configs.values())) > _SIZE:
         yield ("configs",), f"have more than {_SIZE >> 20} MiB together, their YAML aliases (`*`) included"
         return
@@ -271,7 +275,7 @@ def _config_faults(configs: object) -> Iterable[Fault]:
 
 
 def _size_of(text: object) -> int:
-    """Characters, with each alias as what it stands for; only what has one can be more than it is."""
+    """Return the characters of a text with its aliases expanded; without an alias it cannot grow."""
     if not isinstance(text, str):
         return 0
     try:

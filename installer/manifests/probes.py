@@ -1,7 +1,7 @@
-"""When kubelet asks the pods, and how long it waits before it loses patience. Pure.
+"""Builds the pods' probes. Pure.
 
-A probe must never end what is still within its deadlines: every bound is computed from the settings that
-the pods run with. Times in seconds.
+A probe must never end work that is still within its deadlines: every bound is computed from the settings
+that the pods run with. Times are in seconds.
 """
 
 from __future__ import annotations
@@ -15,32 +15,32 @@ from installer.model import paths
 from installer.model.daemon import ALIVE_FILE, EXCUSED_FILE, READY_FILE
 
 FRESH = 60
-"""How old a file of the daemon's may be. It touches them each 5 seconds; a bus that does not answer may
-delay that by some 20."""
+"""How old a probe file of the daemon may be. The daemon touches them every 5 seconds; a bus that does not
+answer may delay that by some 20."""
 
 _READY_PERIOD = 5
 
 
 def build_min_ready(settings: Settings) -> int:
-    """How long a pod has to be Ready until it counts (`minReadySeconds`), in seconds.
+    """Return how long a pod has to be Ready until it counts (`minReadySeconds`).
 
-    A restarted kubelet calls our container Ready until it has asked the probe (seen with 1.36, for 0.6 s, at
-    every first installation and every removal). The pass that has restarted it is at work as long as kubelet
-    settles. So a pod that is Ready for longer than that, and for one probe more, is Ready by its own word.
+    A restarted kubelet reports our container as Ready until it has run the probe (seen with 1.36, for 0.6
+    s, at every first installation and every removal). The pass that has restarted it works until kubelet
+    has settled. So a pod that is Ready for longer than that, and for one probe more, is Ready by its probe.
     """
     return settings.kubelet.settle_seconds + _READY_PERIOD
 
 
 def build_probes(settings: Settings) -> dict[str, Any]:
-    """The container's probes as they stand in the pod template.
+    """Build the container's probes as the pod template has them.
 
-    Readiness: the daemon works, and says that its node is ready. Liveness: the daemon works, and the proxy's
-    unit is active on the host, by the host's own systemctl. Not while kubelet is held on its base endpoint,
-    nor while the daemon stands back: it waits for a permit, or is paused, refused, limited or replaced, or
-    its first installation fails. A probe fails only for what a restart of the container could mend. A removal
-    is never restarted.
+    Readiness: the daemon works, and reports its node as ready. Liveness: the daemon works, and the proxy's
+    unit is active on the host, by the host's own systemctl. The unit does not matter while kubelet is held
+    on its base endpoint, nor while the daemon stands back: it waits for a permit, or is paused, refused,
+    limited or replaced, or its first installation fails. A probe fails only for what a restart of the
+    container could fix. A removal is never restarted.
     """
-    # What kubelet says of a pod that is not ready is the daemon's own word, and not a missing file.
+    # For a pod that is not ready, kubelet shows the daemon's reason, and not a missing file.
     script = f"{_is_fresh(READY_FILE, ' 2>/dev/null')} || {{ cat {ALIVE_FILE}; exit 1; }}"
     ready = {
         "exec": {"command": ["/bin/sh", "-c", script]},
@@ -59,7 +59,7 @@ def build_probes(settings: Settings) -> dict[str, Any]:
 
 
 def _is_fresh(file: str, quietly: str = "") -> str:
-    """A missing file is not: `find` says so in the probe's message, if that is not to be quiet."""
+    """A missing file is not fresh: unless `quietly`, `find` says so in the probe's message."""
     return f"test -n \"$(find {file} -newermt '-{FRESH} seconds'{quietly})\""
 
 

@@ -1,9 +1,9 @@
-"""What Gardener users already have for this: a Shoot, its Extension, its providerConfig alone, a
-ControllerDeployment, or the values of its chart alone, read as a part of our values.
+"""Reads what Gardener users already have as a part of our values: a Shoot, its Extension, its
+providerConfig alone, a ControllerDeployment, or the values of its chart alone.
 
-Reads `configs`, `nodeSelector` and `imageVectorOverwrite`, and in our ControllerDeployment what is
-below `installer`. Nothing else that is given is dropped without a word: an unknown key is a fault, and what
-belongs to the extension's own controller is a warning.
+Reads `configs`, `nodeSelector` and `imageVectorOverwrite`, and in our ControllerDeployment what is below
+`installer`. Drops nothing else in silence: an unknown key is a fault, and a key for the extension's own
+controller a warning.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ EXTENSION_TYPE = "cri-resmgr-extension"
 _VECTOR = "imageVectorOverwrite"
 _OURS = ("configs", "nodeSelector", _VECTOR)
 _INSTALLER = "installer"
-"""The key of our chart's values that has all the values of the manifests."""
+"""The key of our chart's values that has all values of the manifests."""
 _CONTROLLERS = ("gardener", "heartbeat", "image", "priorityClassName", "replicaCount", "resources", "vpa")
-"""Keys of the chart's values that are about the controller of the extension, not about the nodes."""
+"""Keys of the chart's values for the controller of the extension, not for the nodes."""
 _IGNORED_KINDS = ("ControllerRegistration", "ControllerInstallation")
 _READ_KINDS = "a Shoot, an Extension, a ControllerDeployment, the values of its chart, or a providerConfig"
 _NO_FILE = "in the Shoot's providerConfig"
@@ -36,8 +36,9 @@ _OBJECT_KEYS = ("metadata", "spec", "data", "items")
 
 @dataclass(frozen=True, slots=True)
 class Provided:
-    """From the weakest to the strongest: as in Gardener, a Shoot is stronger than a ControllerDeployment.
-    `version` is that of the Shoot's Kubernetes: major and minor number, None if it is not known."""
+    """`sources`: later ones override earlier ones; as in Gardener, a Shoot overrides a
+    ControllerDeployment. `version` is the Shoot's Kubernetes version: major and minor number, None if it is
+    not known."""
 
     sources: tuple[Source, ...] = ()
     warnings: tuple[str, ...] = ()
@@ -47,7 +48,7 @@ class Provided:
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """`path` is where in the document the configuration is."""
+    """The configuration at `path` of a document."""
 
     document: Source
     path: KeyPath
@@ -58,7 +59,7 @@ class _Part:
         return _at(self.document.data, self.path)
 
     def places(self, below: KeyPath) -> dict[KeyPath, str]:
-        """Those of what is below a path of the document."""
+        """Return the places of everything below a path of the document."""
         start = len(below)
         return {path[start:]: place for path, place in self.document.places.items() if path[:start] == below}
 
@@ -66,8 +67,8 @@ class _Part:
 def load_provider_configs(
     paths: Iterable[Path], arch: object, removal: bool, documents: Iterable[Mapping[str, Any]] = ()
 ) -> Provided:
-    """All files, the documents of each in its order, then `documents` of no file. `arch` is that of the
-    nodes, as it was given; a removal may find the extension disabled or no longer there.
+    """Load all files, the documents of each in its order, then `documents` of no file. `arch` is that of
+    the nodes, as it was given; for a removal the extension may be disabled or gone.
 
     Raises InvalidInputError with every fault, each with its path and `file:line`.
     """
@@ -113,7 +114,7 @@ class _Reader:
         return found
 
     def find(self, document: Source) -> list[_Part] | None:
-        """The parts of a document; None if it is one that says nothing about the nodes."""
+        """Return the parts of a document; None if it is one that says nothing about the nodes."""
         data, name = document.data, document.data.get("kind")
         if not data or name in _IGNORED_KINDS:
             return None
@@ -159,7 +160,8 @@ class _Reader:
         return self._find_in_entry(document, (*path, str(ours[0]))) if len(ours) == 1 else []
 
     def _find_in_entry(self, document: Source, path: KeyPath) -> list[_Part]:
-        """An entry of a Shoot's extensions, or the spec of an Extension: type, disabled, providerConfig."""
+        """Read an entry of a Shoot's extensions, or the spec of an Extension: type, disabled,
+        providerConfig."""
         entry = _at(document.data, path) or {}
         if not isinstance(entry, Mapping):
             self._fault(document, path, f"must be a mapping, not {kind(entry)}")
@@ -178,7 +180,7 @@ class _Reader:
         return [_Part(document, (*path, "providerConfig"))]
 
     def read_installer(self, part: _Part) -> Source:
-        """The values of the manifests that our chart has; none in others."""
+        """Return the values of the manifests in our chart's values; other charts have none."""
         path = (*part.path, _INSTALLER)
         data = _at(part.document.data, path)
         if not isinstance(data, (Mapping, type(None))):
@@ -187,7 +189,7 @@ class _Reader:
 
     def read(self, part: _Part, arch: str) -> Source:
         data, document = part.data, part.document
-        if data is None:  # an extension that is only switched on
+        if data is None:  # an extension that is only enabled
             return Source({})
         if not isinstance(data, Mapping):
             self._fault(document, part.path, f"must be a mapping, not {kind(data)}")
@@ -196,7 +198,7 @@ class _Reader:
         places = part.places(part.path)
         found = {key: data[key] for key in ("configs", "nodeSelector") if data.get(key) is not None}
         if not document.places:
-            # Else a fault would be looked for in the file that this one is stronger than.
+            # Otherwise a fault would be located in the file that this one overrides.
             places = {(key, each): _NO_FILE for key, value in found.items() for each in _keys(value)}
             places |= {(key,): _NO_FILE for key in found}
         if data.get(_VECTOR) is not None:
@@ -229,7 +231,7 @@ class _Reader:
 
 
 def _split(content: bytes) -> Iterable[bytes]:
-    """The documents of a stream, each after as many empty lines as there were lines before it."""
+    """Yield the documents of a stream, each after as many empty lines as there were lines before it."""
     lines = 0
     for part in re.split(rb"(?m)^---(?=[ \t\r\n]|\Z)", content):
         yield b"\n" * lines + part

@@ -1,7 +1,7 @@
-"""On which nodes the pods run: the operator's conditions and ours, all of which must hold.
+"""Selects the nodes that the pods run on, by the operator's conditions and ours, all of which must hold.
 
 nodeSelectorTerms are alternatives, and a term without conditions matches no node (Kubernetes API reference,
-NodeSelector): ours go into each term, and empty terms are left out first.
+NodeSelector): empty terms are dropped, and our conditions are added to each other term.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _CONDITIONS = ("matchExpressions", "matchFields")
 
 
 def affinity_faults(affinity: Mapping[str, Any]) -> Iterable[Fault]:
-    """What keeps us from adding our own conditions to each term. The API server judges the rest."""
+    """Find what prevents our conditions from being added to each term. The API server judges the rest."""
     node = affinity.get("nodeAffinity") or {}
     if not isinstance(node, dict):
         yield ("affinity", "nodeAffinity"), "must be a mapping"
@@ -42,14 +42,14 @@ def affinity_faults(affinity: Mapping[str, Any]) -> Iterable[Fault]:
 
 
 def build_node_selector(values: Values) -> dict[str, str]:
-    """The payload's platform, Gardener's label where it counts, and what the operator asks for."""
+    """Return the payload's platform, Gardener's label on its clusters, and what the operator asks for."""
     ours = {"kubernetes.io/os": "linux", "kubernetes.io/arch": values.arch}
     gardeners = {CRI_NAME_LABEL: values.cri_name} if values.gardener else {}
     return {**gardeners, **values.node_selector, **ours}
 
 
 def build_affinity(values: Values) -> dict[str, Any]:
-    """The operator's affinity with our conditions in every required term; empty if there are none."""
+    """Return the operator's affinity with our conditions in every required term; empty if there are none."""
     affinity: dict[str, Any] = dict(values.affinity)
     node = dict(affinity.get("nodeAffinity") or {})
     given = (node.get(_REQUIRED) or {}).get("nodeSelectorTerms") or []
@@ -65,8 +65,8 @@ def build_affinity(values: Values) -> dict[str, Any]:
 
 
 def _and(term: Mapping[str, Any], expressions: list[dict[str, Any]], node: str) -> dict[str, Any]:
-    """A field condition takes one value only, so each node has a term of its own (validation of
-    NodeSelectorTerm in Kubernetes)."""
+    """Add our conditions to a term. A field condition takes only one value, so each node has a term of its
+    own (validation of NodeSelectorTerm in Kubernetes)."""
     field = [{"key": "metadata.name", "operator": "In", "values": [node]}] if node else []
     parts = {
         "matchExpressions": [*(term.get("matchExpressions") or []), *expressions],

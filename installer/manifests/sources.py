@@ -1,4 +1,4 @@
-"""The files that the operator gives, each with the line of every key."""
+"""Reads the files that the operator gives, with the line of every key."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Source:
     places: Mapping[KeyPath, str] = field(default_factory=dict)
 
     def place(self, path: KeyPath) -> str:
-        """Of the nearest key that has a place; empty if there is none."""
+        """Return the place of the nearest key that has one; empty if there is none."""
         while path and path not in self.places:
             path = path[:-1]
         return self.places.get(path, "")
@@ -37,7 +37,7 @@ class Source:
 
 
 def read_file(path: Path) -> bytes:
-    """Also from a pipe, as in `--values <(...)`, unlike what a node reads.
+    """Read a file or a pipe, as in `--values <(...)`; a node reads files alone.
 
     Raises InvalidInputError when the file cannot be read or is too large.
     """
@@ -52,9 +52,9 @@ def read_file(path: Path) -> bytes:
 
 
 def parse_mapping(content: bytes, name: str) -> Source:
-    """One YAML document; keys without a value are left out.
+    """Parse one YAML document; leave out keys without a value.
 
-    Raises InvalidInputError where it is not a mapping, or not one that can be written out again.
+    Raises InvalidInputError where it is not a mapping, or cannot be written out again.
     """
     document = parse_document(content, name)
     data = {} if document.data is None else document.data

@@ -1,4 +1,5 @@
-"""YAML into the templates and out of them. PyYAML does the work; this module chooses the style."""
+"""Writes YAML into the templates, and reads it out of them. PyYAML does the work; this module chooses the
+style."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from installer.errors import InstallerError
 from installer.inputs.yaml_document import parse_document
 from installer.rendering import render
 
-# Strings that kubectl's YAML reader takes for a number or a boolean, and PyYAML would leave without quotes:
+# Strings that kubectl's YAML parser reads as a number or a boolean, and PyYAML would write without quotes:
 # 1e3, 0o17, 1_000, y, n.
 _AMBIGUOUS = re.compile(r"[-+.0-9].*|[yYnN]")
 _OPTIONAL = ("annotations", "limits")
@@ -37,19 +38,20 @@ _Dumper.add_representer(str, _represent)
 
 
 def dump(value: object) -> str:
-    """YAML for people, mappings sorted by key. ASCII only, so that no terminal or locale can change it."""
+    """Return YAML for people, mappings sorted by key. ASCII only, so that no terminal or locale can change
+    it."""
     return str(yaml.dump(value, Dumper=_Dumper, default_flow_style=False, width=inf))
 
 
 def quote(value: object) -> str:
-    """`value` in one line of YAML, for any place in a template: JSON, with every character escaped that YAML
-    takes for the end of a line, or does not take."""
+    """Return one line of YAML for any place in a template: JSON, with every character escaped that YAML
+    does not accept or reads as the end of a line."""
     text = json.dumps(value, ensure_ascii=False, sort_keys=True)
     return _ESCAPED.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def dump_objects(objects: Iterable[dict[str, Any]]) -> str:
-    """Kubernetes objects as one YAML stream, their keys in the order of the templates."""
+    """Return Kubernetes objects as one YAML stream, their keys in the order of the templates."""
     stream = yaml.dump_all(
         objects, Dumper=_Dumper, explicit_start=True, sort_keys=False, default_flow_style=False, width=inf
     )
@@ -57,14 +59,14 @@ def dump_objects(objects: Iterable[dict[str, Any]]) -> str:
 
 
 def render_template(name: str, **values: object) -> list[dict[str, Any]]:
-    """The objects of a template of templates/manifests/ with its values."""
+    """Render a template of templates/manifests/ to objects."""
     return parse_objects(render(f"manifests/{name}.yaml.j2", yaml=quote, **values))
 
 
 def parse_objects(rendered: str) -> list[dict[str, Any]]:
-    """The objects that a template has rendered, without empty optional mappings.
+    """Parse what a template has rendered, without empty optional mappings.
 
-    Raises InstallerError where the template is wrong: a key given twice, or not an object.
+    Raises InstallerError where the template is wrong: a duplicate key, or not an object.
     """
     objects = []
     for text in re.split(r"^---\n", rendered, flags=re.MULTILINE):

@@ -1,32 +1,120 @@
 """The operator's values: what the manifests are made from. YAML in, one frozen value out.
 
 Checks the form of each value; inputs.py checks what several of them mean together. A node's own settings
-are not here: they travel inside (`settings`).
+are not modelled here: they are passed through (`settings`).
 """
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, WithJsonSchema
-
-from installer.manifests.validators import (
-    DNS_NAME,
-    BaseName,
-    CountOrPercentage,
-    DnsLabel,
-    ImageReference,
-    JsonMapping,
-    LabelKey,
-    LabelValue,
-    NonEmptyLabelValue,
-    ObjectNames,
-    OptionalDnsLabel,
-    Quantity,
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    GetCoreSchemaHandler,
+    GetJsonSchemaHandler,
+    WithJsonSchema,
 )
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core.core_schema import CoreSchema, no_info_after_validator_function
+
 from installer.model.jsontext import camel
+
+# The forms of Kubernetes' names, labels and quantities. They check only what would otherwise fail late, on
+# half of the objects or on the nodes; the API server judges the rest.
+_DNS_LABEL = r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?"
+DNS_NAME = rf"{_DNS_LABEL}(\.{_DNS_LABEL})*"
+_QUALIFIED = r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?"
+_HOST = r"[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?(:[0-9]{1,5})?"
+_COUNT = r"[1-9][0-9]{0,8}|([1-9][0-9]?|100)%"
+_QUANTITY = r"[0-9]+(\.[0-9]+)?([munkMGTPE]|[KMGTPE]i)?"
+_PART = r"[a-z0-9]+((\.|_{1,2}|-+)[a-z0-9]+)*"
+
+
+@dataclass(frozen=True, slots=True)
+class _Form:
+    """A text of at most `limit` characters; `what` completes "must be". Also part of the JSON schema."""
+
+    pattern: str
+    what: str
+    limit: int = 253
+
+    def check(self, text: str) -> str:
+        if len(text) > self.limit or not re.fullmatch(self.pattern, text):
+            raise ValueError(f"must be {self.what}")
+        return text
+
+    def __get_pydantic_core_schema__(self, kind: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return no_info_after_validator_function(self.check, handler(kind))
+
+    def __get_pydantic_json_schema__(
+        self, schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
+        return {**handler(schema), "pattern": f"^({self.pattern})$", "maxLength": self.limit}
+
+
+def _number_as_text(value: object) -> object:
+    return str(value) if type(value) in (int, float) else value
+
+
+def _check_json(value: object) -> object:
+    try:
+        json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError):
+        raise ValueError("must have only what JSON can carry (no dates)") from None
+    return value
+
+
+def _check_count(count: object) -> object:
+    if not re.fullmatch(_COUNT, str(count)):
+        raise ValueError("must be a number above 0, or a percentage such as 10%")
+    return int(count) if isinstance(count, str) and count.isdecimal() else count
+
+
+# With the suffixes that are appended, the name must still fit into a label's value.
+BaseName = Annotated[str, _Form(_DNS_LABEL, "at most 52 lower-case letters, digits and dashes", 52)]
+DnsLabel = Annotated[str, _Form(_DNS_LABEL, "at most 63 lower-case letters, digits and dashes")]
+OptionalDnsLabel = Annotated[
+    str, _Form(rf"({_DNS_LABEL})?", "empty, or at most 63 lower-case letters, digits and dashes")
+]
+ObjectName = Annotated[str, _Form(DNS_NAME, "an object's name (lower-case letters, digits, dashes, dots)")]
+ObjectNames = Annotated[
+    tuple[ObjectName, ...], Field(strict=False), AfterValidator(lambda names: tuple(sorted(set(names))))
+]
+LabelKey = Annotated[
+    str, _Form(rf"({DNS_NAME}/)?{_QUALIFIED}", "a valid key, such as name or example.org/name", 317)
+]
+LabelValue = Annotated[
+    str, _Form(rf"({_QUALIFIED})?", "a valid label value (at most 63 letters, digits, '-', '_' and '.')")
+]
+NonEmptyLabelValue = Annotated[str, _Form(_QUALIFIED, "a valid label value, such as containerd")]
+ImageReference = Annotated[
+    str,
+    _Form(
+        rf"({_HOST}/)?{_PART}(/{_PART})*(:[A-Za-z0-9_][A-Za-z0-9_.-]{{0,127}})?(@sha256:[0-9a-f]{{64}})?",
+        "an image reference, such as registry.example.org/name:tag",
+        512,
+    ),
+]
+Quantity = Annotated[
+    str,
+    BeforeValidator(_number_as_text),
+    _Form(_QUANTITY, "a quantity, such as 100m or 64Mi"),
+    WithJsonSchema({"type": ["string", "number"], "pattern": f"^({_QUANTITY})$"}),
+]
+CountOrPercentage = Annotated[
+    Any,
+    AfterValidator(_check_count),
+    WithJsonSchema({"type": ["string", "integer"], "minimum": 1, "pattern": f"^({_COUNT})$"}),
+]
+JsonMapping = Annotated[dict[str, Any], AfterValidator(_check_json)]
 
 AGENT_IMAGE = "intel/cri-resmgr-agent:v0.9.0"
 STATIC_CONFIGS = {"fallback": "fallback.cfg", "force": "force.cfg", "EXTRA_OPTIONS": "EXTRA_OPTIONS.cfg"}
@@ -59,7 +147,7 @@ ConfigKey = Annotated[
 
 
 class _Section(BaseModel):
-    """Strict, and every key is known: a misspelt one would leave its default on the nodes."""
+    """Strict, and refuses unknown keys: a misspelt one would leave the default on the nodes."""
 
     model_config = ConfigDict(
         frozen=True, extra="forbid", strict=True, alias_generator=camel, defer_build=True
@@ -67,38 +155,38 @@ class _Section(BaseModel):
 
 
 class Images(_Section):
-    """Full references. Only the agent's has a default."""
+    """Full image references. Only the agent's has a default."""
 
     installer: ImageReference = ""
     agent: ImageReference = AGENT_IMAGE
 
 
 class Resources(_Section):
-    """Of the installer's container. No memory limit by default: a change that is killed half-way has to be
-    done again."""
+    """Resources of the installer's container. No memory limit by default: a change that is killed half-way
+    has to be repeated."""
 
     requests: Mapping[LabelKey, Quantity] = Field(default={"cpu": "10m", "memory": "64Mi"})
     limits: Mapping[LabelKey, Quantity] = Field(default={})
 
 
 class UpdateStrategy(_Section):
-    """How many nodes may be changed at the same time."""
+    """How many nodes may change at the same time."""
 
     max_unavailable: CountOrPercentage = "10%"
 
 
 class Agent(_Section):
-    """cri-resmgr-agent, which brings the dynamic configs to the nodes, and people's Adjustments. `namespace`:
-    where it looks for both; empty: one of its own."""
+    """cri-resmgr-agent, which delivers the dynamic configs and people's Adjustments to the nodes.
+    `namespace`: where it reads both; empty: a namespace of its own."""
 
     enabled: bool = False
     namespace: OptionalDnsLabel = ""
 
 
 class ManagedResource(_Section):
-    """Gardener's ManagedResource, and where it goes; without a namespace into that of `kubectl -n`. `class_`:
-    on whose nodes the pods run, those of the shoot in whose namespace it is, or those of the seed.
-    `keep_objects`: deleting it leaves everything that it brought."""
+    """Gardener's ManagedResource, and its namespace; without one, that of `kubectl -n`. `class_`: on whose
+    nodes the pods run, those of the shoot in whose namespace it is, or those of the seed. `keep_objects`:
+    its deletion leaves all objects that it has created."""
 
     namespace: OptionalDnsLabel = ""
     class_: Literal["shoot", "seed"] = Field(default="shoot", alias="class")
@@ -107,15 +195,15 @@ class ManagedResource(_Section):
 
 
 class Registration(_Section):
-    """Of the extension with Gardener: the clusters that it can serve, which are Shoots alone, and those that
-    have it unless they say otherwise."""
+    """The extension's registration with Gardener: the clusters that it can serve, which are Shoots alone,
+    and those that have it by default."""
 
     auto_enable: tuple[Literal["shoot"], ...] = Field(default=(), strict=False)
     cluster_compatibility: tuple[Literal["shoot"]] = Field(default=("shoot",), strict=False)
 
 
 class Values(_Section):
-    """Everything that shapes the manifests; docs/operations.md says what each does."""
+    """All values; docs/operations.md describes each."""
 
     api_version: Literal["cri-resmgr-installer/v1"] = "cri-resmgr-installer/v1"
     name: BaseName = "cri-resmgr-installer"
@@ -145,7 +233,7 @@ class Values(_Section):
 
     @property
     def rollout_namespace(self) -> str:
-        """Where the permits are."""
+        """The namespace of the permits."""
         return f"{self.name}-rollout"
 
     @property
@@ -154,5 +242,5 @@ class Values(_Section):
 
     @property
     def writes_node(self) -> bool:
-        """Whether a pod writes its Node. By default only where the API server holds it to its own."""
+        """Whether a pod writes its Node. By default only where the API server restricts it to its own."""
         return self.admission_policies if self.annotate_node is None else self.annotate_node
