@@ -1,4 +1,4 @@
-{{/* Pieces of the expressions in admission.yaml. Objects are read as dynamic values, whatever their fields are. */}}
+{{/* Pieces of the expressions in admission.yaml. Objects are read as dynamic values, whatever fields they have. */}}
 
 {{/* A field of a field: dict "owner" "object" "path" "metadata.labels" "missing" "{}" */}}
 {{- define "cri-resmgr-installer.cel.part" -}}
@@ -11,7 +11,7 @@
 {{ join " && " $has }} ? dyn({{ $at }}) : dyn({{ .missing | default "{}" }})
 {{- end -}}
 
-{{/* Two variables: a part of the object, as it is to be and as it was. "guard" comes before the latter. */}}
+{{/* Two variables: a part of the object, as requested and as it was. "guard" comes before the latter. */}}
 {{- define "cri-resmgr-installer.cel.parts" -}}
 {{- $now := dict "owner" "object" "path" .path "missing" .missing -}}
 {{- $before := dict "owner" "oldObject" "path" .path "missing" .missing -}}
@@ -21,7 +21,7 @@
   expression: {{ printf "%s%s" (.guard | default "") (include "cri-resmgr-installer.cel.part" $before) | toRawJson }}
 {{- end -}}
 
-{{/* Whether the map of this variable is as it was, but for the keys of a list: list "labels" "['a', 'b']" */}}
+{{/* Whether the map of this variable is unchanged, except the keys of a list: list "labels" "['a', 'b']" */}}
 {{- define "cri-resmgr-installer.cel.same" -}}
 {{- $but := index . 1 -}}
 {{- $now := printf "variables.%s" (index . 0) -}}
@@ -29,7 +29,7 @@
 {{ $now }}.all(key, key in {{ $but }} || (key in {{ $before }} && {{ $now }}[key] == {{ $before }}[key])) && {{ $before }}.all(key, key in {{ $but }} || key in {{ $now }})
 {{- end -}}
 
-{{/* Which node the token of the pod that asks is for. */}}
+{{/* The node of the pod that makes the request, by its token. */}}
 {{- define "cri-resmgr-installer.cel.token" -}}
 {{- range $variable, $claim := dict "nodeName" "node-name" "nodeUid" "node-uid" }}
 - name: {{ $variable }}

@@ -1,6 +1,6 @@
 {{/*
-The name of everything: the value `name`, else that of the release with that of the chart in it. What is appended to
-it must still fit into a label.
+The name of all objects: the value `name`, else the release's name, which contains that of the chart. With the
+suffixes that are appended, it must still fit into a label.
 */}}
 {{- define "cri-resmgr-installer.fullname" -}}
 {{- if .Values.name -}}
@@ -16,12 +16,12 @@ it must still fit into a label.
 {{- .Values.namespace | default .Release.Namespace -}}
 {{- end -}}
 
-{{/* Where the nodes agree on who may restart a kubelet. */}}
+{{/* The namespace where nodes coordinate their restarts of kubelet. */}}
 {{- define "cri-resmgr-installer.rolloutNamespace" -}}
 {{- include "cri-resmgr-installer.fullname" . }}-rollout
 {{- end -}}
 
-{{/* Where the agent reads every ConfigMap. */}}
+{{/* The namespace where the agent reads every ConfigMap. */}}
 {{- define "cri-resmgr-installer.agentNamespace" -}}
 {{- .Values.agent.namespace | default (printf "%s-agent" (include "cri-resmgr-installer.fullname" .)) -}}
 {{- end -}}
@@ -30,12 +30,12 @@ it must still fit into a label.
 {{- .Values.settings.mode | default "install" -}}
 {{- end -}}
 
-{{/* Empty, or the agent is to be there. */}}
+{{/* Empty unless the agent is installed. */}}
 {{- define "cri-resmgr-installer.withAgent" -}}
 {{- if and .Values.agent.enabled (eq (include "cri-resmgr-installer.mode" .) "install") }}true{{ end -}}
 {{- end -}}
 
-{{/* Empty, or a pod writes its Node: by default only where the API server holds it to its own. */}}
+{{/* Empty unless a pod writes its Node: by default only where the API server restricts it to its own. */}}
 {{- define "cri-resmgr-installer.writesNode" -}}
 {{- if kindIs "bool" .Values.annotateNode -}}
 {{- if .Values.annotateNode }}true{{ end -}}
@@ -53,7 +53,7 @@ app.kubernetes.io/name: cri-resmgr-agent
 app.kubernetes.io/instance: {{ include "cri-resmgr-installer.fullname" . }}
 {{- end -}}
 
-{{/* What Helm's charts have beside them; never on pods, which a new version of the chart alone would replace. */}}
+{{/* The usual labels of a chart; never on pods, which a new version of the chart alone would replace. */}}
 {{- define "cri-resmgr-installer.chartLabels" -}}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
@@ -77,14 +77,14 @@ gardener.cloud/role: system-component
 {{ include "cri-resmgr-installer.chartLabels" . }}
 {{- end -}}
 
-{{/* Of objects that are not to go before the nodes are clean: with them, the nodes can still clean themselves. */}}
+{{/* For objects that must outlast the cleaning of the nodes: with them, the nodes can still clean themselves. */}}
 {{- define "cri-resmgr-installer.keptAnnotations" -}}
 {{- with .Values.annotations }}{{ toYaml . }}
 {{ end -}}
 helm.sh/resource-policy: keep
 {{- end -}}
 
-{{/* Of the pods' configuration: named by its content, so that another configuration is another pod template. */}}
+{{/* The pods' configuration is named by its content, so that a new configuration is a new pod template. */}}
 {{- define "cri-resmgr-installer.settingsData" -}}
 settings.yaml: {{ include "cri-resmgr-installer.settings" . | quote }}
 {{- end -}}
@@ -108,7 +108,7 @@ settings.yaml: {{ include "cri-resmgr-installer.settings" . | quote }}
 {{- printf "%s-settings-%s" (include "cri-resmgr-installer.fullname" .) ($data | sha256sum | trunc 10) -}}
 {{- end -}}
 
-{{/* The configs that pods are started with; a removal needs none. */}}
+{{/* The configs that pods start from; a removal needs none. */}}
 {{- define "cri-resmgr-installer.configsData" -}}
 {{- if eq (include "cri-resmgr-installer.mode" .) "install" -}}
 {{- $files := dict "fallback" "fallback.cfg" "force" "force.cfg" "EXTRA_OPTIONS" "EXTRA_OPTIONS.cfg" -}}
@@ -125,7 +125,7 @@ settings.yaml: {{ include "cri-resmgr-installer.settings" . | quote }}
 {{- printf "%s-configs-%s" (include "cri-resmgr-installer.fullname" .) ($data | sha256sum | trunc 10) -}}
 {{- end -}}
 
-{{/* Empty, or the port where others can scrape the pods. A removal's pod is beside one that has it. */}}
+{{/* Empty, or the port where others can scrape the pods. A removal's pod runs beside one that has it. */}}
 {{- define "cri-resmgr-installer.metricsPort" -}}
 {{- $listen := (.Values.settings.status | default dict).listen | default "" -}}
 {{- $loopback := regexMatch "^(localhost|\\[::1\\]|127\\..*):" $listen -}}

@@ -1,11 +1,11 @@
-{{/* Not the labels by which `uninstall` finds what is to go: it would delete the ground that it stands on. */}}
+{{/* Not the labels by which `uninstall` finds what to delete: it would delete its own rights. */}}
 {{- define "cri-resmgr-installer.hookLabels" -}}
 app.kubernetes.io/name: cri-resmgr-installer-hooks
 app.kubernetes.io/instance: {{ include "cri-resmgr-installer.fullname" . }}
 {{ include "cri-resmgr-installer.chartLabels" . }}
 {{- end -}}
 
-{{/* One that has failed stays, to be read, until the next. */}}
+{{/* A failed one stays until the next, so that its log can be read. */}}
 {{- define "cri-resmgr-installer.uninstallHook" -}}
 helm.sh/hook: pre-delete
 helm.sh/hook-weight: {{ . | quote }}
@@ -58,7 +58,7 @@ containers:
       capabilities:
         drop: [ALL]
     volumeMounts:
-      # The certificate of the API server, as the client's TLS library needs it.
+      # The client's TLS library needs the certificate of the API server in a file.
       - name: tmp
         mountPath: /tmp
 volumes:

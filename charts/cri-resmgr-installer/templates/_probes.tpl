@@ -1,6 +1,6 @@
 {{/*
-When kubelet asks the pods, and how long it waits before it loses patience: a probe never ends what is still within its
-deadlines. Seconds; the defaults are those of the settings.
+The pods' probes. A probe never ends work that is still within its deadlines. Times are in seconds; the defaults are
+those of the settings.
 */}}
 {{- define "cri-resmgr-installer.settleSeconds" -}}
 {{- (.Values.settings.kubelet | default dict).settleSeconds | default 10 | int -}}
@@ -27,7 +27,7 @@ deadlines. Seconds; the defaults are those of the settings.
 {{- max (include "cri-resmgr-installer.passSeconds" . | int) $restart -}}
 {{- end -}}
 
-{{/* The daemon touches its file each 5 s. A probe fails only for what a restart of the container could mend. */}}
+{{/* The daemon touches its file every 5 s. A probe fails only for what a restart of the container could fix. */}}
 {{- define "cri-resmgr-installer.alive" -}}
 {{- $fresh := `test -n "$(find /run/cri-resmgr-installer/alive -newermt '-60 seconds')"` -}}
 {{- $excused := "test -e /host/var/lib/cri-resmgr-installer/hold || test -e /run/cri-resmgr-installer/excused" -}}

@@ -1,4 +1,4 @@
-{{/* The payload's platform, Gardener's label where it counts, and what the values ask for. */}}
+{{/* The payload's platform, Gardener's label on its clusters, and what the values ask for. */}}
 {{- define "cri-resmgr-installer.nodeSelector" -}}
 {{- $selector := deepCopy .Values.nodeSelector -}}
 {{- $gardeners := "worker.gardener.cloud/cri-name" -}}
@@ -11,7 +11,7 @@
 {{- end -}}
 
 {{/*
-The affinity of the values, with our conditions in every required term, for terms are alternatives. A term without
+The affinity of the values, with our conditions in every required term, because terms are alternatives. A term without
 conditions matches no node. A condition on a node's name takes one name only, so each node has a term of its own.
 */}}
 {{- define "cri-resmgr-installer.affinity" -}}
