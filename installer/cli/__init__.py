@@ -20,10 +20,10 @@ from installer.report.terminal import SteadyStream
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs one command and returns its exit code (the exit codes of --help).
+    """Run one command; return its exit code (see the exit codes of --help).
 
-    Output is never a reason to stop: a reader that goes away, or a full disk behind it, loses the rest of the
-    words, and the command does what it does.
+    Output is never a reason to stop: if its reader goes away or its disk is full, the rest of the output is
+    lost, and the command continues.
     """
     out, err = SteadyStream(sys.stdout), SteadyStream(sys.stderr)
     with contextlib.redirect_stdout(cast(TextIO, out)), contextlib.redirect_stderr(cast(TextIO, err)):
@@ -54,8 +54,9 @@ def _main(argv: Sequence[str] | None) -> int:
 
 @contextlib.contextmanager
 def _short_life() -> Iterator[None]:
-    """Looks for no reference cycles, neither in the block nor when the interpreter ends: that is an eighth of
-    the time of a process that lives for less than a second, and the kernel frees all of it at once."""
+    """Disable the search for reference cycles, in the block and when the interpreter ends: it takes an
+    eighth of the time of a process that lives for less than a second, and the kernel frees all memory at
+    once."""
     gc.disable()
     try:
         yield

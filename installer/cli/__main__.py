@@ -1,4 +1,4 @@
-"""`python -m installer.cli`: how `run` starts its child runs."""
+"""`python -m installer.cli`, as `run` starts its child runs."""
 
 import sys
 

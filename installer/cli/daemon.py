@@ -27,7 +27,7 @@ def run_daemon_verb(arguments: argparse.Namespace, options: Options) -> int:
 
 
 def _run_daemon(options: Options) -> int:
-    """Stays until a signal comes, and so loads no library that it does not need all the time."""
+    """Run until a signal comes. Loads no library that it does not need all the time."""
     from installer.cluster.client import ClusterClient
     from installer.cluster.pod_context import find_pod_context
     from installer.daemon.configuration import Command

@@ -1,4 +1,4 @@
-"""The verb `extension`: Gardener's controller. Its library is an extra that no node has."""
+"""The verb `extension`: Gardener's controller. Its client library is an extra that no node has."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from installer.model.event import Event
 
 
 def run_extension(arguments: argparse.Namespace, options: Options) -> int:
-    """Stays until a signal comes; the exit code says which. Raises InstallerError."""
+    """Run until a signal comes; the exit code says which. Raises InstallerError."""
     if importlib.util.find_spec("kubernetes") is None:
         raise InvalidInputError(
             ["the Python package kubernetes is missing"],
@@ -38,7 +38,8 @@ def run_extension(arguments: argparse.Namespace, options: Options) -> int:
     namespace, pod = os.environ.get("POD_NAMESPACE", ""), os.environ.get("POD_NAME", "")
     if not namespace or not pod:
         raise InvalidInputError(
-            ["POD_NAMESPACE and POD_NAME: must both be set"], "they name the Lease's place and holder"
+            ["POD_NAMESPACE and POD_NAME: must both be set"],
+            "they name the namespace and the holder of the Lease",
         )
     stop, received = threading.Event(), list[int]()
 
@@ -52,5 +53,7 @@ def run_extension(arguments: argparse.Namespace, options: Options) -> int:
     seed, leases = connect(), connect(LEASE)
     led = serve(seed, leases, setup, namespace, stop, lambda line: emit(Event("extension", line)))
     if not led:
-        raise InstallerError("this replica is no longer the leader", "it restarts and waits to lead again")
+        raise InstallerError(
+            "this replica is no longer the leader", "it restarts, and waits until it leads again"
+        )
     return 128 + received[0] if received else 0

@@ -19,11 +19,11 @@ from installer.inputs.settings import Settings, load_settings
 from installer.model.names import Mode
 from installer.node.reconcile import inspect, preview, reconcile
 
-_WAIT_PAUSE = 1.0  # seconds between two looks of status --wait
+_WAIT_PAUSE = 1.0  # seconds between two checks of status --wait
 
 
 def run_host_verb(arguments: argparse.Namespace, options: Options) -> int:
-    """Runs plan, install, remove, status or history, and returns its exit code."""
+    """Run plan, install, remove, status or history; return the exit code."""
     if arguments.command == "history":
         return _history(arguments, options)
     settings = load_settings(options.config)
@@ -75,7 +75,7 @@ def _request(arguments: argparse.Namespace, options: Options, settings: Settings
 
 
 def _who(environment: Mapping[str, str]) -> str:
-    """Who asks, for the history: a command in the pod, or the person who became root."""
+    """Return who runs the command, for the history: a command in the pod, or the person who became root."""
     if environment.get("KUBERNETES_SERVICE_HOST"):
         return f"a command in pod {environment.get('POD_NAME') or 'unknown'}"
     return environment.get("SUDO_USER") or "root"

@@ -1,4 +1,5 @@
-"""The verbs for a whole cluster, with a person's kubeconfig. Their library is an extra that no node has."""
+"""The verbs for a whole cluster, with a person's kubeconfig. Their client library is an extra that no node
+has."""
 
 from __future__ import annotations
 
@@ -179,7 +180,8 @@ def _confirm() -> None:
 
 @contextmanager
 def _cluster(arguments: argparse.Namespace) -> Iterator[KubeClient]:
-    """The API server that kubectl would ask. What it refuses is an InstallerError, and so is Ctrl-C."""
+    """Connect to the API server that kubectl would use. Turns its errors, and Ctrl-C, into an
+    InstallerError."""
     if importlib.util.find_spec("kubernetes") is None:
         raise InvalidInputError(
             ["the Python package kubernetes is missing"],

@@ -1,4 +1,4 @@
-"""What the command line and the environment ask for, and whether this user may ask for it. Runs nothing."""
+"""Reads the command line and the environment, and checks that the user is root. Runs nothing."""
 
 from __future__ import annotations
 

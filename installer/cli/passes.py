@@ -1,4 +1,4 @@
-"""The hidden verb `pass`: one pass, as the daemon has ordered it, and how it reports back."""
+"""The hidden verb `pass`: carries out one order of the daemon, and reports the outcome."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from installer.report.terminal import SteadyStream
 
 
 def run_pass(arguments: argparse.Namespace, options: Options) -> int:
-    """Returns the exit code, which is also in the outcome."""
+    """Run the pass; return the exit code, which is also in the outcome."""
     order = from_json(Order, arguments.order)
     with _opened_log(options, logged=arguments.log) as log:
         emit = build_reporter(options.output, sys.stdout, options.verbose, log=log)
@@ -47,7 +47,7 @@ def run_pass(arguments: argparse.Namespace, options: Options) -> int:
                 return 0
             install_signal_handlers()
             host = build_host(options.host_root)
-            if order.action is Action.PLAN:  # which does not have the lock
+            if order.action is Action.PLAN:  # which does not take the lock
                 host = replace(host, validator=BinaryValidator())
             return carry_out(order, build_request(order, options, settings), host, reporter)
         except Exception as raised:
@@ -60,8 +60,8 @@ def run_pass(arguments: argparse.Namespace, options: Options) -> int:
 
 @contextmanager
 def _opened_log(options: Options, *, logged: bool) -> Iterator[TextIO | None]:
-    """Of a pass that runs as a service; stdout is the journal's then. It is open from the beginning, because
-    a removal deletes its name."""
+    """Open the log of a pass that runs as a service, whose stdout is the journal. It is open from the
+    beginning, because a removal deletes its path."""
     if not logged:
         yield None
         return
@@ -73,7 +73,7 @@ def _opened_log(options: Options, *, logged: bool) -> Iterator[TextIO | None]:
 
 
 def carry_out(order: Order, asked: Request, host: Host, reporter: PassReporter) -> int:
-    """Does what is ordered. Raises InstallerError, which the caller hands to `reporter`."""
+    """Carry out the order. Raises InstallerError, which the caller passes to `reporter`."""
     if order.action is Action.PLAN:
         assessment, error = preview(asked, host)
         plan = assessment.plan
@@ -92,7 +92,7 @@ def carry_out(order: Order, asked: Request, host: Host, reporter: PassReporter) 
 
 
 def build_request(order: Order, options: Options, settings: Settings) -> Request:
-    """Unattended. A plan is of what the settings say."""
+    """Build the request of an unattended run. The mode of a plan is that of the settings."""
     mode = Mode.REMOVE if order.action is Action.REMOVE else Mode.INSTALL
     plans = order.action is Action.PLAN
     return Request(

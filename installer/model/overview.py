@@ -1,4 +1,4 @@
-"""What is known of every node of a fleet at one moment. No effects."""
+"""The nouns of a fleet: every node at one moment, and its rollouts. No effects."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from installer.model.names import Mode
 
 
 class NodeHealth(StrEnum):
-    """How a node does, worst first."""
+    """The health of a node, worst first."""
 
-    TROUBLE = "not ready"  # it says why, or kubelet says why its pod does not run
-    SILENT = "silent"  # selected, and nothing is heard of it
+    TROUBLE = "not ready"  # it reports why, or kubelet reports why its pod does not run
+    SILENT = "silent"  # selected, and not heard from
     DIRTY = "deselected, not removed"  # no DaemonSet selects it, and it was not cleaned
     WORKING = "working"
     PAUSED = "paused"
@@ -37,11 +37,11 @@ class FleetInstallation:
 
 @dataclass(frozen=True, slots=True)
 class NodeView:
-    """`phase`, `generation` and `policy` (what is installed), `wanted` (the generation that is asked of it),
-    `version`, `hold` and `changed` (a time) are the node's own words; empty where it says none. `outdated`:
-    its pod is not of the present template, and so it cannot know yet what is asked for. `ready` is its
-    pod's. `reachable`: its kubelet is heard of. `mode` is what is
-    asked of it, None where no DaemonSet selects it."""
+    """One node. It reports itself: `phase`, `generation` and `policy` (what is installed), `wanted` (the
+    generation that it should have), `version`, `hold` and `changed` (a time); they are empty where it
+    reports none. `outdated`: its pod is not of the present template, so it cannot know yet what is wanted.
+    `ready`: its pod is. `reachable`: its kubelet is not silent. `mode`: what the DaemonSets want of it,
+    None where none selects it."""
 
     name: str
     health: NodeHealth
@@ -62,7 +62,7 @@ class NodeView:
 
 @dataclass(frozen=True, slots=True)
 class NodeGroup:
-    """Nodes for which the same is to be done."""
+    """Nodes that need the same action."""
 
     health: NodeHealth
     phase: str
@@ -72,10 +72,11 @@ class NodeGroup:
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """What nodes have learnt of one generation. Times are as the API writes them, empty for never. `failures`
-    by node; `stopped` says why no other node begins it. `missing`: nodes with the label of canaries that have
-    not begun yet, while the others wait for them. `current`: the DaemonSet asks for it; the others are
-    history. `has` and `awaits`: how many nodes have it, and wait for a permit to begin it."""
+    """One generation, and how it did. Times are as the API writes them, empty for never. `failures` are by
+    node; `stopped`: why no other node starts it. `passed`: when the canaries were through. `missing`: how
+    many nodes with the label of canaries have not started yet, while the others wait for them. `current`:
+    the DaemonSet wants it; the others are history. `has` and `awaits`: how many nodes have it, and wait for
+    a permit to start it."""
 
     generation: str
     begun: str = ""
@@ -93,10 +94,11 @@ class Generation:
 
 @dataclass(frozen=True, slots=True)
 class Rollout:
-    """`waiting` are nodes whose pod is not available, `outdated` those whose pod is still to be replaced.
-    `paused` is why a person has paused it, None if it is not. `permits` has the nodes that may restart
-    kubelet now, and since when, of `limit` at once. `unreadable` are breakers of what is asked for. `awaited`
-    are the nodes that are not done, and why; `stuck`: none of them goes on before a person has been there."""
+    """The rollout of one DaemonSet. `waiting`: how many nodes have no available pod; `outdated`: how many
+    pods are still to be replaced. `paused`: why a person has paused it, None if it is not paused.
+    `permits`: the nodes that may restart kubelet now, and since when, of `limit` at once. `unreadable`:
+    circuit breakers of wanted generations that cannot be parsed. `awaited`: the nodes that are not done,
+    and why; `stuck`: none of them continues before a person has fixed one."""
 
     daemon_set: str
     nodes: int
@@ -113,17 +115,17 @@ class Rollout:
 
     @property
     def is_stopped(self) -> bool:
-        """Whether planned work begins on no node, or on no other node the generation that the DaemonSet asks
-        for. What became of others is history."""
+        """Whether no node starts planned work, or no other node starts the wanted generation. Other
+        generations are history."""
         stopped = any(each.stopped for each in self.generations if each.current)
         return self.paused is not None or bool(self.unreadable) or stopped
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a change of the fleet is. So many nodes wait for a permit (`waiting`), are at work
-    (`working`), or have a pod that is still to be replaced (`outdated`). `per_hour`: how many get done at the
-    present pace, and `seconds_left` until all are; None where there is no pace to judge by."""
+    """The progress of a change: how many nodes wait for a permit (`waiting`), are at work (`working`), or
+    have a pod that is still to be replaced (`outdated`). `per_hour`: how many finish at the present pace,
+    and `seconds_left` until all have; None where no pace is known."""
 
     waiting: int
     working: int
@@ -134,8 +136,8 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Overview:
-    """`others` are nodes that no DaemonSet selects and that say nothing of us. `time` is the API server's.
-    `progress`: None while nothing is to be done."""
+    """A fleet at one moment. `others`: how many nodes no DaemonSet selects, and have no annotation of ours.
+    `time` is the API server's. `progress`: None while there is nothing to do."""
 
     time: str
     installations: tuple[FleetInstallation, ...]
@@ -156,7 +158,7 @@ class Overview:
 
 
 def group_nodes(nodes: Iterable[NodeView]) -> tuple[NodeGroup, ...]:
-    """By what is wrong with them, the worst first, and of those the most frequent."""
+    """Group nodes by what is wrong with them, the worst first, and of those the most frequent."""
     found: dict[tuple[NodeHealth, str, str], list[str]] = {}
     for node in nodes:
         reason = node.reason.replace(node.name, "NODE")

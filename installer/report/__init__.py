@@ -1,5 +1,5 @@
 """Turns what the core hands over (events, plans, errors) into text for people or JSON for machines.
 
-The only package besides the CLI that writes to a terminal. Decides nothing and looks at no host: everything
-shown is in the value that is shown.
+The only package besides the CLI that writes to a terminal. Decides nothing and reads no host: everything
+that it shows is in the value that it gets.
 """

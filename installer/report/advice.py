@@ -1,4 +1,4 @@
-"""What to do about a node, in one line, and where more of it stands. Pure."""
+"""Says what to do about a node, in one line, and where the docs say more. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _RUNBOOKS, _FLEET = "docs/runbooks.md#", "docs/fleet.md#"
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """`runbook` is a heading of our docs. Both are empty where nothing is to be done."""
+    """`runbook` is a heading of our docs. Both are empty where there is nothing to do."""
 
     text: str = ""
     runbook: str = ""
@@ -31,7 +31,7 @@ _BY_PHASE = {
     ),
     Phase.HELD: Advice(
         "kubelet runs without the proxy and is safe; on the node, `journalctl -u cri-resource-manager` says "
-        "what became of the proxy",
+        "what happened to the proxy",
         f"{_RUNBOOKS}held",
     ),
     Phase.LIMITED: Advice(
@@ -65,6 +65,6 @@ _BY_HEALTH = {
 
 
 def advise(health: NodeHealth, phase: str) -> Advice:
-    """For a node of this health that says this phase (maybe nothing, or one of another version)."""
+    """Return the advice for a node of this health whose phase may be empty, or that of another version."""
     found = _BY_PHASE.get(Phase(phase)) if health is NodeHealth.TROUBLE and phase in set(Phase) else None
     return found or _BY_HEALTH.get(health, Advice())

@@ -1,4 +1,4 @@
-"""What changes in a file, for people: its attributes, and a unified diff of its text."""
+"""Shows what changes in a file, for people: its attributes, and a unified diff of its text."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ _VERB_COLORS = {Verb.CREATE: GREEN, Verb.CHANGE: YELLOW, Verb.DELETE: RED, Verb.
 
 
 def file_line(change: FileChange, color: bool) -> str:
-    """The change in one line: `create /etc/x (missing)`."""
+    """Return the change in one line: `create /etc/x (missing)`."""
     verb = paint(change.verb, _VERB_COLORS[change.verb], color)
     return f"{verb} {one_line(change.path)} ({one_line(change.why)})"
 
 
 def file_diff(change: FileChange, color: bool) -> Iterator[str]:
-    """The change in full. Of our guard, a script that ships with this program, only sizes and digests."""
+    """Yield the change in full. For our guard, a script that ships with this program, only sizes and
+    digests."""
     yield file_line(change, color)
     for line in _attribute_lines(change):
         yield f"    {line}"
@@ -36,7 +37,7 @@ def _paint_diff(line: str, color: bool) -> str:
 
 
 def _attribute_lines(change: FileChange) -> Iterator[str]:
-    """What differs besides the content."""
+    """Yield what differs besides the content."""
     before, after = change.before, change.after
     if before.kind not in (Kind.ABSENT, Kind.FILE):
         target = f" to {one_line(before.target)}" if before.target else ""
@@ -59,8 +60,8 @@ def _attribute_lines(change: FileChange) -> Iterator[str]:
 
 
 def diff_lines(change: FileChange) -> list[str]:
-    """A unified diff of the contents, control characters visible; sizes and digests where the
-    content is binary, large or unknown; empty where it stays the same."""
+    """Return a unified diff of the contents with visible control characters; sizes and digests where the
+    content is binary, large or unknown; nothing where it stays the same."""
     before, after = change.before, change.after
     if before.kind is Kind.FILE and after is not None and before.digest == after.digest:
         return []
@@ -111,7 +112,7 @@ def _content_of_state(state: FileState) -> bytes | None:
 
 
 def _text(content: bytes | None) -> str | None:
-    """The content as text, or None where a diff of it would be of no use."""
+    """Return the content as text, or None where a diff of it would be useless."""
     if content is None or len(content) > _DIFF_INPUT or b"\0" in content:
         return None
     return content.decode("utf-8", "surrogateescape")

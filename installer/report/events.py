@@ -1,4 +1,4 @@
-"""Events and errors, as they happen: a line of text each, or a line of JSON each."""
+"""Reports events and errors as they happen: each as a line of text, or of JSON."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ def utc_now() -> str:
 
 
 class TextReporter:
-    """One line for each event; `verbose` adds the event's kind and data. Diagnostics are a block, for
-    `verbose` only: the error that follows says what a person needs first. A step that has begun is for
-    `waiting`; a restart of kubelet is a step as well."""
+    """Writes one line for each event; `verbose` adds the event's kind and data. Diagnostics are a block,
+    for `verbose` only: the error that follows says what a person needs first. The start of a step goes to
+    `waiting`; a restart of kubelet is also a step."""
 
     def __init__(self, stream: TextIO, verbose: bool = False, waiting: WaitingLine | None = None) -> None:
         self._stream = stream
@@ -59,13 +59,13 @@ class TextReporter:
 
 
 def _lasted(seconds: object) -> str:
-    """Only of what took long enough to be noticed."""
+    """Return the duration only if it was long enough to notice."""
     return f" ({seconds:.1f} s)" if isinstance(seconds, (int, float)) and seconds >= 0.1 else ""
 
 
 class JsonReporter:
-    """One JSON object for each event and line: {"time", "kind", "message", "data"}. Of a step only its end is
-    told."""
+    """One JSON object for each event and line: {"time", "kind", "message", "data"}. Of a step only the end
+    is an event."""
 
     def __init__(self, stream: TextIO, now: Now = utc_now) -> None:
         self._stream = stream
@@ -86,7 +86,7 @@ def build_reporter(
     waiting: WaitingLine | None = None,
     log: TextIO | None = None,
 ) -> Emit:
-    """The reporter for `output`, text or json. `log` also gets each event, as JSON."""
+    """Return the reporter for `output`, text or json. `log` also gets each event, as JSON."""
     report = JsonReporter(stream) if output == "json" else TextReporter(stream, verbose, waiting)
     if log is None:
         return report
@@ -100,9 +100,9 @@ def build_reporter(
 
 
 def report_error(error: InstallerError, output: str, stream: TextIO, now: Now = utc_now) -> None:
-    """The error and its hint: `error: ...` and `hint: ...`, or an event of the kind `error` whose
+    """Write the error and its hint: `error: ...` and `hint: ...`, or an event of the kind `error` whose
     data are {"error": the class, "exitCode", "hint", "faults"}, and of a RolledBackError "remembered" and
-    "fleetGeneration". A run that has to wait says `waiting` instead of `error`."""
+    "fleetGeneration". A run that has to wait reports `waiting` instead of `error`."""
     kind = WAITING if error.waits else ERROR
     if output == "json":
         data = {"error": type(error).__name__, **pick(error, "exit_code hint faults")}

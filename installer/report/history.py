@@ -1,4 +1,4 @@
-"""What changed on this host, for people and for machines."""
+"""Shows what changed on this host, for people and for machines."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _WHY_SHOWN = 3
 
 
 def print_history(history: History, output: str, stream: TextIO) -> None:
-    """Writes the entries to `stream`, the newest last; `output` is text or json (one document)."""
+    """Write the entries to `stream`, the newest last; `output` is text or json (one document)."""
     if output == "json":
         document = {"schema": _SCHEMA, "entries": to_camel(history.entries)}
         write_json(document, stream)

@@ -1,4 +1,4 @@
-"""The state of a whole fleet: text for people, JSON for machines, one page of HTML for a browser."""
+"""Shows the state of a whole fleet: text for people, JSON for machines, one page of HTML for a browser."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _COLUMNS = ["NODE", "STATE", "PHASE", "GENERATION", "WANTED", "POLICY", "CHANGED
 
 
 def print_overview(seen: Overview, output: str, stream: TextIO, every_node: bool = False) -> int:
-    """Writes it to `stream`; returns the exit code: 0, or 3 where a node needs a person or is at work."""
+    """Write it to `stream`; return the exit code: 0, or 3 where a node needs a person or is at work."""
     if output == "json":
         write_json(overview_json(seen), stream)
     elif output == "html":
@@ -39,8 +39,8 @@ def print_overview(seen: Overview, output: str, stream: TextIO, every_node: bool
 
 
 def render_overview(seen: Overview, color: bool = False, every_node: bool = False) -> str:
-    """For people: first whether all is well, then what is wrong and what to do, the worst first; with
-    `every_node` adds a line for each node."""
+    """Return the text for people: first whether all is well, then what is wrong and what to do, the worst
+    first; with `every_node` also a line for each node."""
     lines = list(_head(seen, color))
     for group in group_nodes(seen.nodes):
         what = paint(f"{group.health}", _COLORS.get(group.health, YELLOW), color)
@@ -60,7 +60,7 @@ def render_overview(seen: Overview, color: bool = False, every_node: bool = Fals
 
 
 def summarise(seen: Overview) -> str:
-    """Whether the fleet is well, in one line."""
+    """Say whether the fleet is well, in one line."""
     counts = {health: count for health, count in seen.counts.items() if health is not NodeHealth.WELL}
     said = ", ".join(f"{count} {health}" for health, count in counts.items())
     rest = f"{seen.counts.get(NodeHealth.WELL, 0)} of {len(seen.nodes)} nodes are well"
@@ -94,7 +94,7 @@ def _head(seen: Overview, color: bool) -> Iterator[str]:
 
 
 def describe_progress(progress: Progress) -> str:
-    """The queue, and an estimate of the rest."""
+    """Describe the queue, and an estimate of the rest."""
     counts = (
         (progress.working, "at work"),
         (progress.waiting, "waiting for a permit"),
@@ -104,7 +104,7 @@ def describe_progress(progress: Progress) -> str:
     if progress.per_hour is None or progress.seconds_left is None:
         return words
     rest = describe_duration(progress.seconds_left)
-    return f"{words}; {progress.per_hour} per hour, so about {rest} are left"
+    return f"{words}; {progress.per_hour} per hour, about {rest} left"
 
 
 def _table(nodes: tuple[NodeView, ...], color: bool) -> Iterator[str]:
@@ -126,7 +126,7 @@ def _cells(node: NodeView) -> list[str]:
 
 
 def describe_duration(seconds: float) -> str:
-    """`less than a minute`, `12 min`, `3 h 20 min`, `4 days`."""
+    """Return `less than a minute`, `12 min`, `3 h 20 min`, `4 days`."""
     minutes = round(seconds / 60)
     if minutes < 1:
         return "less than a minute"
@@ -167,7 +167,7 @@ def _node_json(node: NodeView) -> Mapping[str, object]:
 
 
 def render_page(seen: Overview) -> str:
-    """One page that needs no network: the data stands in it."""
+    """Render one page that contains its data and needs no network."""
     document = dict(overview_json(seen))
     data = json.dumps(document, separators=(",", ":"))
     for character in "<>&":  # so that no name or reason can end the script's element

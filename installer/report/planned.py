@@ -1,4 +1,4 @@
-"""A plan as its steps in order, for people, and as one JSON document."""
+"""Shows a plan as its steps in order, for people, and as one JSON document."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ _SCHEMA = 1
 def print_plan(
     plan: Plan, output: str, stream: TextIO, *, diffs: bool = False, error: InstallerError | None = None
 ) -> None:
-    """Writes the plan to `stream`; `output` is text or json (one document). `error`: how a run of this plan
-    would end; the text output leaves it to whoever prints errors."""
+    """Write the plan to `stream`; `output` is text or json (one document). `error`: how a run of this plan
+    would end; only the JSON document has it."""
     if output == "json":
         write_json(plan_json(plan, error), stream)
     else:
@@ -52,8 +52,8 @@ def print_plan(
 def render_plan(
     plan: Plan, color: bool = False, *, diffs: bool = False, error: InstallerError | None = None
 ) -> str:
-    """The plan for people: the summary, what speaks against it, every step with its reason; with `diffs` also
-    what changes in each file."""
+    """Return the plan for people: the summary, refusals and warnings, every step with its reason; with
+    `diffs` also what changes in each file."""
     lines = [paint(_first_line(plan, error), BOLD, color)]
     for finding in plan.refusals:
         lines += finding_lines(finding, paint("refused:", RED, color))
@@ -78,7 +78,8 @@ def _first_line(plan: Plan, error: InstallerError | None) -> str:
 
 
 def _step_lines(plan: Plan, color: bool) -> Iterator[str]:
-    """The steps in their order. A file is named with its reason where it changes, a unit where it acts."""
+    """Yield the steps in order: a file with its reason where it changes, a unit with its reason where it
+    acts."""
     files = {change.path: change for change in plan.changes.files}
     units = {unit.part: unit for unit in plan.changes.units}
     for number, step in enumerate(plan.steps, 1):
@@ -94,16 +95,16 @@ def _step_lines(plan: Plan, color: bool) -> Iterator[str]:
 
 
 def _acts(step: Step, unit: UnitChange) -> bool:
-    """Whether the unit's change is carried out by this step."""
+    """Whether this step carries out the unit's change."""
     return step.kind in _ACTING[unit.action]
 
 
 def summarise_plan(plan: Plan) -> str:
-    """The plan in one line, also if no file and no unit differs."""
+    """Summarise the plan in one line, also if no file and no unit differs."""
     if plan.changes or not plan.steps:
         return summarise(plan.changes, plan.kubelet_unit)
     if any(step.kind is StepKind.CLEAR_HOLD for step in plan.steps):
-        return "only the hold on kubelet is ended; nothing restarts"
+        return "only the hold on kubelet ends; nothing restarts"
     return "only cri-resmgr's own state is deleted; nothing restarts"
 
 
@@ -114,7 +115,7 @@ def finding_lines(finding: Finding, label: str) -> Iterator[str]:
 
 
 def summarise(changes: Changes, kubelet_unit: str = "kubelet.service") -> str:
-    """One line: `4 to create, 1 to change; cri-resource-manager restarts, kubelet does not`."""
+    """Return one line: `4 to create, 1 to change; cri-resource-manager restarts, kubelet does not`."""
     if not changes:
         return "nothing to do"
     counts = [(verb, sum(change.verb is verb for change in changes.files)) for verb in Verb]
@@ -150,7 +151,7 @@ def _third_person(unit: UnitChange, created: bool) -> str:
 
 
 def plan_json(plan: Plan, error: InstallerError | None = None) -> dict[str, object]:
-    """The plan for machines; keys are stable:
+    """Return the plan for machines; the keys are stable:
 
     schema, mode, converged, summary, kubelet {unit, strategy, why},
     files [{path, part, verb, why, before, after, diff}] with before/after {kind, mode (octal), uid,

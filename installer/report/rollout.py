@@ -1,4 +1,4 @@
-"""The state of a rollout: text for people, JSON for machines."""
+"""Shows the state of a rollout: text for people, JSON for machines."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ _NAMED = 5  # failures
 
 
 def print_rollouts(seen: Sequence[Rollout], output: str, stream: TextIO) -> int:
-    """Writes them to `stream`; returns the exit code: 0, or 3 where planned work is stopped, or stands still
-    until a person has been at a node."""
+    """Write them to `stream`; return the exit code: 0, or 3 where planned work is stopped, or stalled until
+    a person has fixed a node."""
     if output == "json":
         write_json({"schema": _SCHEMA, "rollouts": [rollout_json(each) for each in seen]}, stream)
     else:
@@ -53,7 +53,7 @@ def group_json(group: NodeGroup) -> Mapping[str, object]:
 
 
 def rollout_lines(seen: Rollout, color: bool = False) -> Iterator[str]:
-    """For people."""
+    """Yield the lines for people."""
     ready = seen.nodes - seen.waiting
     removal = ", a removal" if seen.mode is Mode.REMOVE else ""
     head = f"{one_line(seen.daemon_set)}{removal}: {ready} of {seen.nodes} pods are available"
@@ -67,21 +67,21 @@ def rollout_lines(seen: Rollout, color: bool = False) -> Iterator[str]:
         if each.current:
             yield from _generation_lines(each, color)
     if earlier := [one_line(each.generation[:12]) for each in seen.generations if not each.current]:
-        yield f"  earlier generations, which are asked for no more: {name_some(earlier)}"
+        yield f"  earlier generations: {name_some(earlier)}"
     for name in seen.unreadable:
         yield paint(f"  Lease {one_line(name)} is not understood: `rollout retry` deletes it", RED, color)
 
 
 def _generation_lines(seen: Generation, color: bool) -> Iterator[str]:
     canaries = f"{len(seen.succeeded)} of {len(seen.canaries)} canaries have it"
-    through = f", through since {seen.passed}, watched until {seen.soaks_until}" if seen.passed else ""
-    missing = f", {seen.missing} nodes with their label have not begun yet" if seen.missing else ""
-    counts = f"; nodes that have it: {seen.has}, that wait for a permit: {seen.awaits}"
-    yield f"  asked for: generation {one_line(seen.generation[:12])}" + counts * bool(seen.has or seen.awaits)
+    passed = f", passed {seen.passed}, watched until {seen.soaks_until}" if seen.passed else ""
+    missing = f", {seen.missing} nodes with their label have not started yet" if seen.missing else ""
+    counts = f"; nodes that have it: {seen.has}, waiting for a permit: {seen.awaits}"
+    yield f"  wanted: generation {one_line(seen.generation[:12])}" + counts * bool(seen.has or seen.awaits)
     if seen.begun:
-        yield f"    begun {seen.begun}: {canaries}{missing}{through}"
+        yield f"    begun {seen.begun}: {canaries}{missing}{passed}"
     elif not seen.has:
-        yield "    no node has begun it"
+        yield "    no node has started it"
     if seen.stopped:
         yield paint(f"    {one_line(seen.stopped)} (`rollout retry` begins it again)", RED, color)
     failed = [f"{one_line(node)}: {one_line(why)}" for node, why in seen.failures.items()]

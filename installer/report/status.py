@@ -1,4 +1,4 @@
-"""The state of the host, unit by unit, against the desired one."""
+"""Shows the state of the host, unit by unit, against the desired state."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _AS_INSTALLED = "what was installed last, because no payload and configs were gi
 
 
 def print_status(seen: Assessment, output: str, stream: TextIO, past: Past = NO_PAST) -> int:
-    """Writes the status to `stream`; returns the exit code: 0, or 3 where not converged or not healthy."""
+    """Write the status to `stream`; return the exit code: 0, or 3 where not converged or not healthy."""
     if output == "json":
         write_json(status_json(seen, past), stream)
     else:
@@ -29,17 +29,17 @@ def print_status(seen: Assessment, output: str, stream: TextIO, past: Past = NO_
 
 
 def is_well(seen: Assessment) -> bool:
-    """Converged, healthy, and nothing that would keep us from serving this host."""
+    """Whether the host is converged and healthy, and nothing prevents us from serving it."""
     return is_converged(seen) and not seen.plan.refusals and not complaints(seen)
 
 
 def is_converged(seen: Assessment) -> bool:
-    """Nothing differs from what was asked for or installed: without either, nothing is known to be so."""
+    """Whether nothing differs from what was asked for or installed; False where neither is known."""
     return not seen.plan.steps and (bool(seen.plan.desired.files) or not seen.as_installed)
 
 
 def complaints(seen: Assessment) -> list[str]:
-    """What is not healthy, whether or not a file or a unit differs."""
+    """Return what is not healthy, whether or not a file or a unit differs."""
     snapshot, installed = seen.snapshot, seen.plan.mode is Mode.INSTALL
     found = []
     if installed and snapshot.proxy.starting:
@@ -60,7 +60,7 @@ def complaints(seen: Assessment) -> list[str]:
 
 
 def render_status(seen: Assessment, past: Past, color: bool = False) -> str:
-    """For people; the last line is the verdict."""
+    """Return the text for people; the last line is the verdict."""
     snapshot, plan = seen.snapshot, seen.plan
     wanted_proxy, wanted_kubelet = _wanted(plan.desired)
     lines = [
@@ -95,13 +95,13 @@ def render_status(seen: Assessment, past: Past, color: bool = False) -> str:
 
 
 def _wanted(desired: Desired) -> tuple[str, str]:
-    """The generations that the proxy and kubelet should have been started from; empty: none."""
+    """Return the generations that the proxy and kubelet should run; empty: none."""
     proxy, kubelet = desired.proxy, desired.kubelet
     return proxy.generation if proxy else "", kubelet.unit.generation if kubelet else ""
 
 
 def verdict(seen: Assessment) -> str:
-    """The status in one line."""
+    """Return the status in one line."""
     plan = seen.plan
     if is_well(seen):
         return "converged and healthy"
@@ -124,18 +124,18 @@ def _proxy_lines(seen: Assessment, past: Past) -> Iterator[str]:
 
 
 def _decided_this_start(seen: Assessment, past: Past) -> bool:
-    """Whether the guard's last decision was for the kubelet that runs. Without our drop-in none is made."""
+    """Whether the guard's last decision was for the running kubelet. Without our drop-in there is none."""
     return past.guard_invocation == seen.snapshot.kubelet.unit.invocation_id
 
 
 def _runtime_endpoint(seen: Assessment) -> str:
-    """Where the running proxy finds the runtime, else where it would."""
+    """Return where the running proxy finds the runtime, else where it would."""
     process = seen.snapshot.proxy.process
     return (process.flag("--runtime-socket") if process else "") or seen.base_endpoint
 
 
 def _payload_version(seen: Assessment, past: Past) -> str:
-    """What the payload says of itself, else what the journal says of what was installed last."""
+    """Return the payload's own version, else that of the last installation in the journal."""
     change, wanted = past.last_change, seen.plan.desired.generation
     noted = change.payload_version if change and change.generation == wanted else ""
     return seen.payload_version or noted
@@ -180,7 +180,7 @@ def _file_lines(seen: Assessment) -> Iterator[str]:
 
 
 def status_json(seen: Assessment, past: Past) -> dict[str, object]:
-    """For machines; keys are stable:
+    """Return the status for machines; the keys are stable:
 
     schema, converged, healthy, complaints [text], summary, relayAnswers, kubeletOnRelay,
     kubeletHealthy, hold, rememberedFailure (both text, empty if none), units [{name,

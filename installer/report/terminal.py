@@ -1,4 +1,4 @@
-"""What may be sent to a terminal: printable text, and colour on a terminal only."""
+"""Writes to a terminal: printable text, and colour on a terminal only."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from installer.model.jsontext import camel, to_camel
 RED, GREEN, YELLOW, CYAN, BOLD = "31", "32", "33", "36", "1"
 _LINE_LIMIT = 500  # characters of one line
 
-# C0 but tab and newline, DEL, C1, lone surrogates (bytes that are not UTF-8), and what turns the
+# C0 except tab and newline, DEL, C1, lone surrogates (bytes that are not UTF-8), and what turns the
 # direction of writing, breaks lines or is invisible.
 _UNSAFE = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ud800-\udfff]"
@@ -23,7 +23,7 @@ _SHORT = {"\r": "\\r", "\0": "\\0"}
 
 
 def escape(text: str) -> str:
-    """`text` with every control character visible (`\\x1b`), tabs and newlines kept."""
+    """Return the text with visible control characters (`\\x1b`); keep tabs and newlines."""
     return _UNSAFE.sub(lambda found: _escaped(found[0]), text)
 
 
@@ -35,12 +35,12 @@ def _escaped(character: str) -> str:
 
 
 def one_line(text: str) -> str:
-    """`text` escaped, newlines too."""
+    """Return the text with visible control characters and newlines."""
     return escape(text).replace("\n", "\\n")
 
 
 def cut(line: str) -> str:
-    """The beginning of a very long line, and how much was cut."""
+    """Cut a very long line, and say how much was cut."""
     more = len(line) - _LINE_LIMIT
     return line if more <= 0 else f"{line[:_LINE_LIMIT]}... ({more} more characters)"
 
@@ -55,7 +55,7 @@ def pick(value: object, names: str) -> dict[str, Any]:
 
 
 def write_json(document: Mapping[str, object], stream: TextIO) -> None:
-    """One document, for machines."""
+    """Write one document, for machines."""
     stream.write(json.dumps(document, indent=2) + "\n")
 
 
@@ -65,12 +65,12 @@ def wants_color(stream: TextIO) -> bool:
 
 
 def is_screen(stream: TextIO) -> bool:
-    """Whether a person watches, on a terminal that can write over a line."""
+    """Whether a person watches, on a terminal that can overwrite a line."""
     return stream.isatty() and os.environ.get("TERM") not in ("dumb", None)
 
 
 class SteadyStream:
-    """A text stream that never fails: when its reader has gone or its disk is full, the rest is dropped."""
+    """A text stream that never fails: when its reader is gone or its disk is full, it drops the rest."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -92,8 +92,8 @@ class SteadyStream:
             self._drop()
 
     def _drop(self) -> None:
-        """What is still buffered has to go somewhere: Python writes it again when it exits."""
-        with contextlib.suppress(OSError, ValueError):  # a stream of a test has no descriptor
+        """Send the rest of the buffer to /dev/null: Python writes it again when it exits."""
+        with contextlib.suppress(OSError, ValueError):  # a test's stream has no descriptor
             nowhere = os.open(os.devnull, os.O_WRONLY)
             os.dup2(nowhere, self._stream.fileno())
             os.close(nowhere)

@@ -1,4 +1,4 @@
-"""What is waited for right now: one line that is written over, on a terminal only."""
+"""Shows what the program waits for now: one line that it overwrites, on a terminal only."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import TextIO
 
 from installer.report.terminal import is_screen, one_line
 
-_WIDTH = 100  # characters: a line that the terminal breaks cannot be written over
+_WIDTH = 100  # characters: a line that the terminal wraps cannot be overwritten
 _CLEAR = "\r\x1b[K"
 
 
 class WaitingLine:
-    """The line on `stream`. In a pipe or a log nothing is written."""
+    """The line on `stream`. It writes nothing to a pipe or a log."""
 
     def __init__(self, stream: TextIO, now: Callable[[], float] = time.monotonic) -> None:
         self._stream = stream
@@ -22,18 +22,18 @@ class WaitingLine:
         self._message, self._began, self._shown = "", 0.0, ""
 
     def begin(self, message: str) -> None:
-        """Shows what has begun; `tick` adds how long it has taken."""
+        """Show what has begun; `tick` adds how long it has taken."""
         self._message, self._began = message, self._now()
         self.show(f"  {message} ...")
 
     def tick(self) -> None:
-        """To be called now and then."""
+        """Update the time; called now and then."""
         seconds = int(self._now() - self._began)
         if self._message and seconds:
             self.show(f"  {self._message} ... {seconds} s")
 
     def show(self, text: str) -> None:
-        """Replaces the line."""
+        """Replace the line."""
         line = one_line(text)[:_WIDTH]
         if self._watched and line != self._shown:
             self._stream.write(f"{_CLEAR}{line}")
@@ -41,7 +41,7 @@ class WaitingLine:
             self._shown = line
 
     def clear(self) -> None:
-        """Takes the line away."""
+        """Remove the line."""
         self._message = ""
         if self._shown:
             self._stream.write(_CLEAR)

@@ -210,10 +210,10 @@ def test_labelled_nodes_that_the_others_wait_for_are_counted(fleet: Fleet, run: 
     canaries = {"n1": now - 60}
     breaker = Breaker("0123456789abcdef", "labelled", now - 60, canaries, frozenset({"n1"}), labelled=3)
     fleet.server.create(LEASES, place, build_breaker(breaker, place, FleetRules(), 4))
-    waiting = "1 of 1 canaries have it, 2 nodes with their label have not begun yet"
+    waiting = "1 of 1 canaries have it, 2 nodes with their label have not started yet"
     assert waiting in run("rollout", "status").stdout
     through = replace(breaker, passed=now - 1)
     fleet.server.replace(
         Name(LEASES, place, "breaker-0123456789abcdef"), build_breaker(through, place, FleetRules(), 4)
     )
-    assert "have not begun yet" not in run("rollout", "status").stdout
+    assert "have not started yet" not in run("rollout", "status").stdout

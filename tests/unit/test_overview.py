@@ -238,7 +238,7 @@ def test_the_rest_is_estimated_from_the_pace_since_the_canaries_were_through(
 def test_the_queue_and_the_rest_are_said_in_words() -> None:
     assert describe_progress(Progress(40, 1, 0)) == "nodes at work: 1, waiting for a permit: 40"
     words = describe_progress(Progress(40, 0, 2, 9, 16000))
-    assert words.endswith("replaced: 2; 9 per hour, so about 4 h 27 min are left")
+    assert words.endswith("replaced: 2; 9 per hour, about 4 h 27 min left")
     durations = [describe_duration(each) for each in (20, 720, 300_000)]
     assert durations == ["less than a minute", "12 min", "3 days"]
 

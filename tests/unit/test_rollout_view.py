@@ -59,8 +59,8 @@ def test_a_stopped_generation_that_nobody_asks_for_is_history() -> None:
     """The corrected one has converged everywhere: a pipeline that looks goes on."""
     code, text = said(view(BAD, GOOD, nodes=(node("n1", "good"), node("n2", "good"))))
     assert (code, "stopped" in text) == (0, False)
-    assert "asked for: generation good; nodes that have it: 2, that wait for a permit: 0" in text
-    assert "earlier generations, which are asked for no more: bad" in text
+    assert "wanted: generation good; nodes that have it: 2, waiting for a permit: 0" in text
+    assert "earlier generations: bad" in text
 
 
 @rule("R13")
@@ -68,10 +68,10 @@ def test_a_stopped_generation_that_is_asked_for_needs_a_person() -> None:
     waits = node("n3", "bad", NodeHealth.WORKING, phase=Phase.WAITING, ready=False)
     code, text = said(view(BAD, GOOD, nodes=(node("n1", "good", outdated=True), waits)))
     assert code == 3
-    assert "asked for: generation bad; nodes that have it: 0, that wait for a permit: 1" in text
+    assert "wanted: generation bad; nodes that have it: 0, waiting for a permit: 1" in text
     assert "generation bad is stopped: it failed on node n2: it exits at once" in text
     assert "not done: 1 working, waiting (n3)" in text
-    assert "no more: good" in text
+    assert "earlier generations: good" in text
 
 
 def test_where_nodes_say_nothing_the_last_one_that_was_begun_is_asked_for() -> None:
@@ -87,7 +87,7 @@ def test_a_removal_that_was_stopped_is_shown_by_the_removal_alone() -> None:
     assert "the removal is stopped: it failed on node n1: no plugin serves it" in text
     code, text = said(view(failed, GOOD))
     assert code == 0
-    assert "asked for: generation good" in text
+    assert "wanted: generation good" in text
 
 
 def test_a_generation_that_the_first_node_has_refused_is_named_and_stands_still() -> None:
@@ -95,7 +95,7 @@ def test_a_generation_that_the_first_node_has_refused_is_named_and_stands_still(
     old = node("n2", "good", outdated=True)
     code, text = said(view(GOOD, nodes=(refused, old), what=installed(updated=1)))
     assert code == 3
-    assert "asked for: generation new\n    no node has begun it" in text
+    assert "wanted: generation new\n    no node has started it" in text
     assert "stalled: no node continues" in text
     assert "not done: 1 not ready, refused: masked (n1)" in text
     at_work = node("n3", "new", NodeHealth.WORKING, phase=Phase.CONVERGING)
