@@ -14,7 +14,7 @@ from typing import Any
 
 from installer.errors import InvalidInputError
 from installer.inputs.yaml_document import parse_document
-from installer.operator.api import PODS, KubeApi, Resource
+from installer.operator.api import PODS, ApiError, KubeApi, Resource
 from installer.operator.kube_objects import Object, items_at, mapping_at, text_at
 from installer.operator.nri_table import Grade
 from installer.operator.translate import Entry
@@ -49,12 +49,13 @@ _KINDS = {
 @dataclass(frozen=True, slots=True)
 class Workload:
     """`report` says of each old annotation what becomes of it, `annotations` are the new ones. `patch`: the
-    command that adds them, or a comment that says why there is none."""
+    command that adds them, or a comment that says why there is none. `ready`: its pods have them already."""
 
     name: str
     report: tuple[Entry, ...]
     annotations: Mapping[str, str]
     patch: str
+    ready: bool
 
     @property
     def data(self) -> dict[str, Any]:
@@ -67,6 +68,14 @@ def find_workloads(api: KubeApi) -> Iterator[Workload]:
         for each in api.list_objects(kind):
             if not any(True for _ in items_at(each, "metadata", "ownerReferences")):
                 yield from _translate_workload(kind, path, each)
+
+
+def find_unready(api: KubeApi) -> tuple[str, ...]:
+    """Return the workloads whose pods still lack a new annotation; none where they may not be listed."""
+    try:
+        return tuple(each.name for each in find_workloads(api) if not each.ready)
+    except ApiError:
+        return ()
 
 
 def _translate_workload(kind: Resource, path: Sequence[str], workload: Object) -> Iterator[Workload]:
@@ -87,7 +96,7 @@ def _translate_workload(kind: Resource, path: Sequence[str], workload: Object) -
         patch = f"# {title}: no plugin has a form of its annotations"
     elif kind.plural in ("jobs", "pods"):
         patch = f"# {title} cannot be changed: recreate it with {json.dumps(new)}"
-    yield Workload(title, report, new, patch)
+    yield Workload(title, report, new, patch, new.keys() <= old.keys())
 
 
 def translate_annotations(

@@ -17,6 +17,7 @@ from installer.errors import InvalidInputError, RollbackFailedError, RolledBackE
 from installer.model.event import Emit, Event, name_some
 from installer.model.names import UNINSTALLING, Mode
 from installer.model.overview import NodeHealth, NodeView
+from installer.operator.annotations import find_unready
 from installer.operator.api import CONFIG_MAPS, DAEMON_SETS, KubeApi
 from installer.operator.clean_nodes import clean_nodes, mark_left
 from installer.operator.inventory import (
@@ -61,7 +62,8 @@ class Asked:
 @dataclass(frozen=True, slots=True)
 class Found:
     """What an uninstallation has to remove. `installed` and `removal` are the DaemonSets; `settings` those of
-    the nodes. `adjustments`: how many objects of our CRD people have."""
+    the nodes. `adjustments`: how many objects of our CRD people have. `unready`: workloads whose annotations
+    an NRI plugin that is to follow would not read."""
 
     instance: str
     namespace: str
@@ -71,6 +73,7 @@ class Found:
     owned: tuple[Owned, ...]
     nodes: tuple[NodeView, ...]
     adjustments: int
+    unready: tuple[str, ...] = ()
 
     @property
     def dirty(self) -> tuple[NodeView, ...]:
@@ -108,15 +111,18 @@ def find(api: KubeApi, asked: Asked) -> Found:
             )
     namespace = sets[0].what.namespace if sets else asked.namespace
     namespace, owned = find_owned(api, instance, namespace) if instance else (namespace, ())
+    settings = _read_settings(api, by_mode.get(Mode.INSTALL), by_mode.get(Mode.REMOVE))
+    followed = mapping_at(settings, "removal").get("successor") == "nri"
     return Found(
         instance,
         namespace,
         by_mode.get(Mode.INSTALL),
         by_mode.get(Mode.REMOVE),
-        _read_settings(api, by_mode.get(Mode.INSTALL), by_mode.get(Mode.REMOVE)),
+        settings,
         owned,
         judge_nodes(api, namespace, instance).nodes if instance else find_unclean(api),
         len(find_adjustments(api)) if any(each.resource == DEFINITIONS for each in owned) else 0,
+        find_unready(api) if followed else (),
     )
 
 
@@ -160,6 +166,9 @@ def describe(found: Found, asked: Asked) -> Iterator[Event]:
         yield Event(
             "warning", f"{found.adjustments} Adjustments created by users are deleted with their definition"
         )
+    if found.unready:
+        what = f"these workloads lack annotations for the NRI plugin: {name_some(found.unready, _NAMED)}"
+        yield Event("warning", f"{what}; `cri-resmgr-installer translate --annotations` prints them")
     if found.dirty:
         dirty = name_some([each.name for each in found.dirty], _NAMED)
         yield Event("warning", f"no DaemonSet selects these nodes, and they are not clean: {dirty}")

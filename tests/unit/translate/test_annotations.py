@@ -9,10 +9,12 @@ import pytest
 import yaml
 
 from installer.errors import InvalidInputError
-from installer.operator.annotations import find_workloads, translate_annotations
-from installer.operator.api import KubeApi, Page, Resource
+from installer.operator.annotations import find_unready, find_workloads, translate_annotations
+from installer.operator.api import PODS, ApiError, KubeApi, Page, Resource
 from installer.operator.config_sources import read_cluster
+from installer.operator.inventory import Owned
 from installer.operator.nri_table import Grade
+from installer.operator.uninstall import Asked, Found, describe
 
 OLD, NEW = "cri-resource-manager.intel.com", "resource-policy.nri.io"
 Object = dict[str, Any]
@@ -103,6 +105,30 @@ def test_workloads_are_patched_in_their_templates_and_owned_objects_follow_them(
     )
     assert '"jobTemplate": {"spec": {"template"' in backup.patch
     assert lone.patch.startswith("# team/pods/lone cannot be changed: recreate it with")
+
+
+def test_an_uninstallation_names_the_workloads_that_a_plugin_would_not_read() -> None:
+    old, new = f"memory-type.{OLD}__pod", f"memory-type.{NEW}__pod"
+    cluster = Cluster(
+        deployments=[
+            named("late", spec={"template": template(**{old: "dram"})}),
+            named("ready", spec={"template": template(**{old: "dram", new: "dram"})}),
+        ]
+    )
+    unready = find_unready(cluster)
+    assert unready == ("team/deployments/late",)
+    owned = Owned(PODS, "team", "x", "cri-resmgr-installer")
+    found = Found("it", "team", None, None, {}, (owned,), (), 0, unready)
+    (warning,) = [each for each in describe(found, Asked()) if each.kind == "warning"]
+    assert "NRI plugin: team/deployments/late; " in warning.message
+
+
+def test_who_may_not_list_workloads_is_not_kept_from_uninstalling() -> None:
+    class Forbidden(Cluster):
+        def list_pages(self, resource: Resource, selector: str = "", namespace: str = "") -> Iterator[Page]:
+            raise ApiError(403, "forbidden")
+
+    assert find_unready(Forbidden()) == ()
 
 
 # -- configs of a cluster ------------------------------------------------------------------------------
