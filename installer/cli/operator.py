@@ -76,23 +76,23 @@ def run_rollout(arguments: argparse.Namespace, options: Options) -> int:
 def run_uninstall(arguments: argparse.Namespace, options: Options) -> int:
     """Raises InstallerError."""
     with _cluster(arguments) as api:
-        from installer.operator.uninstall import Asked, describe, find, left_behind, uninstall
+        from installer.operator.uninstall import UninstallOptions, describe, find, left_behind, uninstall
         from installer.report.events import build_reporter
 
         emit = build_reporter(options.output, sys.stdout, options.verbose)
-        asked = Asked(arguments.namespace, arguments.name, arguments.wait, arguments.leave_nodes)
-        found = find(api, asked)
-        for line in describe(found, asked):
+        wanted = UninstallOptions(arguments.namespace, arguments.name, arguments.wait, arguments.leave_nodes)
+        target = find(api, wanted)
+        for line in describe(target, wanted):
             emit(line)
-        if not found.owned and found.dirty:
-            raise left_behind(found.dirty, "no object of cri-resmgr-installer is left in the API server")
-        if not found.owned:
+        if not target.owned and target.dirty:
+            raise left_behind(target.dirty, "no object of cri-resmgr-installer is left in the API server")
+        if not target.owned:
             return 0
         if arguments.dry_run:
             return _PENDING
         if not arguments.yes:
             _confirm()
-        uninstall(api, found, asked, emit)
+        uninstall(api, target, wanted, emit)
         emit(
             Event(
                 "uninstall.done",

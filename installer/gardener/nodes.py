@@ -97,7 +97,7 @@ def ask_nodes(api: KubeApi, mode: Mode, now: datetime) -> Nodes:
     Raises ApiError.
     """
     sets = {text_at(each, *_COMPONENT): each for each in api.list_objects(DAEMON_SETS, OURS)}
-    if mode is Mode.REMOVE and (ending := _who_ends(api, sets.get(COMPONENTS[Mode.INSTALL]), now)):
+    if mode is Mode.REMOVE and (ending := _find_ending(api, sets.get(COMPONENTS[Mode.INSTALL]), now)):
         return ending
     daemon_set = sets.get(COMPONENTS[mode])
     if daemon_set is None:
@@ -126,7 +126,7 @@ def _nodes_of(api: KubeApi, daemon_set: Object) -> dict[str, NodeState]:
     return read_nodes(api.list_objects(NODES, selector))
 
 
-def _who_ends(api: KubeApi, installed: Object | None, now: datetime) -> Nodes | None:
+def _find_ending(api: KubeApi, installed: Object | None, now: datetime) -> Nodes | None:
     """Return what is left of an installation; None if nothing is left, except on nodes that are given up.
 
     Raises ApiError.
@@ -139,7 +139,9 @@ def _who_ends(api: KubeApi, installed: Object | None, now: datetime) -> Nodes | 
     for name in pods:
         since = nodes.get(name, NodeState()).silent
         if installed is not None or since is None or now - since <= SILENCE:
-            ending.append(Node(name, silent_words(since) if since else "its installation pod is terminating"))
+            ending.append(
+                Node(name, describe_silence(since) if since else "its installation pod is terminating")
+            )
     if installed is None and not ending:
         return None
     ended = "The pods of the installation have ended, and its DaemonSet is still there."
@@ -159,7 +161,7 @@ def judge(
         if pod.ready:
             continue
         if since is not None:
-            (given_up if now - since > SILENCE else silent).append(Node(name, silent_words(since)))
+            (given_up if now - since > SILENCE else silent).append(Node(name, describe_silence(since)))
         elif node.state == Phase.WAITING:
             young.append(name)  # it waits for a permit, however long that takes
         elif now - parse_time(pod.created) < _PATIENCE and not pod.complaint:
@@ -170,7 +172,7 @@ def judge(
     for name, node in sorted(nodes.items()):
         since = node.silent
         if seen < count and name not in pods and since is not None and now - since > SILENCE:
-            given_up.append(Node(name, silent_words(since)))
+            given_up.append(Node(name, describe_silence(since)))
             seen += 1
     pending = _pending(daemon_set, count, seen, young, len(given_up))
     return Nodes(count, tuple(left), tuple(silent), tuple(given_up), pending)
@@ -201,7 +203,7 @@ def _is_done(daemon_set: Object) -> bool:
     return _is_observed(daemon_set) and numbers == [count] * 3
 
 
-def silent_words(since: datetime) -> str:
+def describe_silence(since: datetime) -> str:
     return f"silent since {plain_time(since.timestamp())}"
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
-from installer.gardener.nodes import SILENCE, Node, name_nodes, silent_words
+from installer.gardener.nodes import SILENCE, Node, describe_silence, name_nodes
 from installer.model.names import INSTANCE_LABEL, OURS
 from installer.operator.api import DAEMON_SETS, NODES, PODS, KubeApi
 from installer.operator.clean_nodes import clean_nodes
@@ -65,7 +65,7 @@ def _find_pods(api: KubeApi, instance: str, now: datetime) -> tuple[list[Node], 
     for name in sorted({text_at(pod, "spec", "nodeName") for pod in pods}):
         since = silent_since(api.find(NODES, "", name))  # of a Node that is gone, the pods go as well
         if since is not None and now - since > SILENCE:
-            silent.append(Node(name, silent_words(since)))
+            silent.append(Node(name, describe_silence(since)))
         else:
             ending.append(Node(name, "its pod ends"))
     return ending, silent

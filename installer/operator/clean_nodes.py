@@ -22,29 +22,29 @@ Patches = tuple[dict[str, Any], dict[str, Any]]
 """A patch of a Node, and one of its status."""
 
 
-Patiently = Callable[[Callable[[], Any]], Any]
+Retry = Callable[[Callable[[], Any]], Any]
 """Returns what the call returns, which it may try again."""
 
 
-def clean_nodes(api: KubeApi, left: Collection[str] = (), patiently: Patiently = lambda call: call()) -> int:
+def clean_nodes(api: KubeApi, left: Collection[str] = (), retry: Retry = lambda call: call()) -> int:
     """Clean every Node that is not in `left`; return how many had anything of ours. Raises ApiError.
 
     It lists all Nodes before it writes the first one: an API server forgets the place in a list after a few
     minutes (Kubernetes API concepts, "Retrieving large results sets in chunks"), and a large fleet takes
-    longer. `patiently` retries a call that had no answer.
+    longer. `retry` retries a call that had no answer.
     """
-    found = patiently(lambda: _marked(api))
+    found = retry(lambda: _marked(api))
     cleaned = {name: patches for name, patches in found.items() if name not in left}
     for name, patches in cleaned.items():
-        patiently(partial(_clean, api, name, patches))
+        retry(partial(_clean, api, name, patches))
     return len(cleaned)
 
 
-def mark_left(api: KubeApi, left: Mapping[str, str], patiently: Patiently = lambda call: call()) -> None:
+def mark_left(api: KubeApi, left: Mapping[str, str], retry: Retry = lambda call: call()) -> None:
     """Write on the Nodes in `left` why they were not cleaned: their kubelet may keep running on the proxy.
     Keeps what a node has last written of its generation. Raises ApiError."""
     for name, why in left.items():
-        patiently(partial(_mark, api, name, why))
+        retry(partial(_mark, api, name, why))
 
 
 def _mark(api: KubeApi, name: str, why: str) -> None:

@@ -49,7 +49,7 @@ _GARDENER = ("resources.gardener.cloud/origin", "resources.gardener.cloud/descri
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class UninstallOptions:
     """`wait` in seconds; None: as the installation's settings say. `leave_nodes`: delete everything even if
     some nodes are not clean."""
 
@@ -60,7 +60,7 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class Target:
     """What an uninstallation has to remove. `installed` and `removal` are the DaemonSets; `settings` those of
     the nodes. `adjustments`: how many objects of our CRD people have. `unready`: workloads whose annotations
     an NRI plugin that is to follow would not read."""
@@ -85,17 +85,17 @@ class Found:
         return wait_seconds_of(self.settings)
 
 
-def find(api: KubeApi, asked: Asked) -> Found:
+def find(api: KubeApi, options: UninstallOptions) -> Target:
     """Find everything; change nothing. Raises ApiError, and InvalidInputError where the installation is not
     ours to remove."""
-    instance = find_instance(api, asked.namespace, asked.name)
+    instance = find_instance(api, options.namespace, options.name)
     sets = find_installations(api, "", instance) if instance else ()
     namespaces = sorted({each.what.namespace for each in sets})
-    if len(namespaces) > 1 or (asked.namespace and namespaces not in ([], [asked.namespace])):
+    if len(namespaces) > 1 or (options.namespace and namespaces not in ([], [options.namespace])):
         # They would share their ClusterRole, and each would lose it with the other.
         raise InvalidInputError(
             [f"{instance} is in the namespaces {', '.join(namespaces)}"],
-            "give the one that it is in; of several, delete the DaemonSets of all but one",
+            "give its namespace; if there are several, delete the DaemonSets of all but one",
         )
     by_mode = {each.what.mode: each for each in sets}
     for each in sets:
@@ -107,13 +107,13 @@ def find(api: KubeApi, asked: Asked) -> Found:
         if (why := why_paused(api, each)) is not None:
             raise InvalidInputError(
                 [f"the rollout is paused: no node will start: {why or 'no reason given'}"],
-                "`cri-resmgr-installer rollout resume` ends that",
+                "`cri-resmgr-installer rollout resume` ends the pause",
             )
-    namespace = sets[0].what.namespace if sets else asked.namespace
+    namespace = sets[0].what.namespace if sets else options.namespace
     namespace, owned = find_owned(api, instance, namespace) if instance else (namespace, ())
     settings = _read_settings(api, by_mode.get(Mode.INSTALL), by_mode.get(Mode.REMOVE))
     followed = mapping_at(settings, "removal").get("successor") == "nri"
-    return Found(
+    return Target(
         instance,
         namespace,
         by_mode.get(Mode.INSTALL),
@@ -129,90 +129,94 @@ def find(api: KubeApi, asked: Asked) -> Found:
 def _read_settings(api: KubeApi, installed: Installed | None, removal: Installed | None) -> Mapping[str, Any]:
     """Read the settings of the nodes. Raises InvalidInputError where they are gone and the removal needs
     them."""
-    found = installed or removal
-    name = settings_map_of(found.daemon_set) if found is not None else ""
-    if found is None or not name:
+    source = installed or removal
+    name = settings_map_of(source.daemon_set) if source is not None else ""
+    if source is None or not name:
         return {}
-    if config_map := api.find(CONFIG_MAPS, found.what.namespace, name):
+    if config_map := api.find(CONFIG_MAPS, source.what.namespace, name):
         return parse_settings_map(config_map)
     if removal is not None:
         return {}
     raise InvalidInputError(
-        [f"ConfigMap {found.what.namespace}/{name} is gone: the removal needs the settings in it"],
+        [f"ConfigMap {source.what.namespace}/{name} is gone: the removal needs the settings in it"],
         "apply the manifests again, then run the same command",
     )
 
 
-def describe(found: Found, asked: Asked) -> Iterator[Event]:
+def describe(target: Target, options: UninstallOptions) -> Iterator[Event]:
     """Say what `uninstall` would do, line by line."""
-    if not found.owned:
-        named = f" with the name {asked.name}" if asked.name else ""
-        where = "the API server, except on nodes" if found.dirty else "this cluster"
+    if not target.owned:
+        named = f" with the name {options.name}" if options.name else ""
+        where = "the API server, except on nodes" if target.dirty else "this cluster"
         yield Event("uninstall.plan", f"no object of cri-resmgr-installer{named} is in {where}")
         return
-    where = f"{found.instance} in namespace {found.namespace or 'of its objects'}, {len(found.nodes)} nodes"
-    yield Event("uninstall.plan", where, {"instance": found.instance, "namespace": found.namespace})
-    if found.installed is not None or found.removal is not None:
-        patience = found.patience if asked.wait is None else asked.wait
+    where = (
+        f"{target.instance} in namespace {target.namespace or 'of its objects'}, {len(target.nodes)} nodes"
+    )
+    yield Event("uninstall.plan", where, {"instance": target.instance, "namespace": target.namespace})
+    if target.installed is not None or target.removal is not None:
+        patience = target.patience if options.wait is None else options.wait
         what = "removes cri-resmgr from every node; each kubelet restarts once"
         rest = f"waits for all of them, until {patience:g} s pass without progress"
         yield Event("uninstall.plan", f"1. a removal {what}; {rest}")
-    chosen = f"app.kubernetes.io/instance={found.instance}"
+    chosen = f"app.kubernetes.io/instance={target.instance}"
     yield Event("uninstall.plan", f"2. deletes the installer's objects with the label {chosen}:")
-    for kind, names in _by_kind(found.owned).items():
+    for kind, names in _by_kind(target.owned).items():
         yield Event("uninstall.plan", f"     {kind}: {_some(names)}", {"kind": kind, "objects": names})
     yield Event("uninstall.plan", "3. removes its annotations, label, condition and taint from every Node")
-    if found.adjustments:
+    if target.adjustments:
         yield Event(
-            "warning", f"{found.adjustments} Adjustments created by users are deleted with their definition"
+            "warning", f"{target.adjustments} Adjustments created by users are deleted with their definition"
         )
-    if found.unready:
-        what = f"these workloads lack annotations for the NRI plugin: {name_some(found.unready, _NAMED)}"
+    if target.unready:
+        what = f"these workloads lack annotations for the NRI plugin: {name_some(target.unready, _NAMED)}"
         yield Event("warning", f"{what}; `cri-resmgr-installer translate --annotations` prints them")
-    if found.dirty:
-        dirty = name_some([each.name for each in found.dirty], _NAMED)
+    if target.dirty:
+        dirty = name_some([each.name for each in target.dirty], _NAMED)
         yield Event("warning", f"no DaemonSet selects these nodes, and they are not clean: {dirty}")
 
 
-def uninstall(api: KubeApi, found: Found, asked: Asked, emit: Emit, clock: Clock | None = None) -> None:
+def uninstall(
+    api: KubeApi, target: Target, options: UninstallOptions, emit: Emit, clock: Clock | None = None
+) -> None:
     """Clean every node, then delete everything. Raises RolledBackError (exit 5) where nodes are not clean
     and their rights stay, RollbackFailedError (exit 6) where everything was deleted and nodes were left as
     they are, and ApiError."""
-    patience = found.patience if asked.wait is None else asked.wait
-    waiting = Waiting(api, found.instance, patience, emit, clock)
-    left = _clean_hosts(api, found, waiting, emit)
-    _judge(left, asked)
+    patience = target.patience if options.wait is None else options.wait
+    waiting = Waiting(api, target.instance, patience, emit, clock)
+    left = _clean_hosts(api, target, waiting, emit)
+    _judge(left, options)
 
     named = set[str]()
 
     def look_again() -> tuple[Owned, ...]:
-        return take_inventory(api, found.instance, found.namespace)
+        return take_inventory(api, target.instance, target.namespace)
 
     def delete(owned: Sequence[Owned]) -> None:
-        waiting.patiently(lambda: delete_owned(api, owned))
+        waiting.retry(lambda: delete_owned(api, owned))
         # What was named before is only still on its way out.
         for kind, names in _by_kind([each for each in owned if each.path not in named]).items():
             what = f"deleted {kind}: {_some(names)}"
             emit(Event("uninstall.deleted", what, {"kind": kind, "objects": names}))
         named.update(each.path for each in owned)
 
-    owned = waiting.patiently(look_again)
-    waiting.patiently(lambda: _mark(api, owned))
-    if found.installed is not None:
-        name = found.installed.what.name
+    owned = waiting.retry(look_again)
+    waiting.retry(lambda: _mark(api, owned))
+    if target.installed is not None:
+        name = target.installed.what.name
         delete([each for each in owned if each.resource == DAEMON_SETS and each.name == name])
         unreachable = {node.name for node in left if not node.reachable}
-        _require_gone(waiting.until_gone(found.namespace, unreachable, removals=False))
+        _require_gone(waiting.until_gone(target.namespace, unreachable, removals=False))
         # Of two pods that started at once, after a boot, the installation's may have been the last.
-        left = waiting.until_clean(found.namespace, _removal_of(found), {node.name for node in left})
-        _judge(left, asked)
+        left = waiting.until_clean(target.namespace, _removal_of(target), {node.name for node in left})
+        _judge(left, options)
     delete([each for each in owned if each.resource == DAEMON_SETS])
-    if found.namespace:
-        _require_gone(waiting.until_gone(found.namespace, {node.name for node in left}, removals=True))
-    mark_left(api, {node.name: f"{_LEFT}: {node.reason or node.phase}" for node in left}, waiting.patiently)
-    count = clean_nodes(api, {node.name for node in left}, waiting.patiently)
+    if target.namespace:
+        _require_gone(waiting.until_gone(target.namespace, {node.name for node in left}, removals=True))
+    mark_left(api, {node.name: f"{_LEFT}: {node.reason or node.phase}" for node in left}, waiting.retry)
+    count = clean_nodes(api, {node.name for node in left}, waiting.retry)
     emit(Event("uninstall.nodes", f"cleaned {count} Nodes in the API server", {"nodes": count}))
-    delete(waiting.patiently(look_again))
+    delete(waiting.retry(look_again))
     kept = waiting.until_none(
         "objects to be gone", lambda: (f"{each.path} ({each.held or 'new'})" for each in look_again())
     )
@@ -243,29 +247,29 @@ def left_behind(left: Sequence[NodeView], what: str) -> RollbackFailedError:
     )
 
 
-def _clean_hosts(api: KubeApi, found: Found, waiting: Waiting, emit: Emit) -> tuple[NodeView, ...]:
+def _clean_hosts(api: KubeApi, target: Target, waiting: Waiting, emit: Emit) -> tuple[NodeView, ...]:
     """Run the removal; return the nodes that are not clean in the end."""
-    if found.installed is not None and found.removal is None:
-        config_map, daemon_set = build_removal(found.installed, found.settings)
+    if target.installed is not None and target.removal is None:
+        config_map, daemon_set = build_removal(target.installed, target.settings)
         # Where one exists already, an earlier run has created it.
-        api.create_absent(CONFIG_MAPS, found.namespace, config_map)
-        api.create_absent(DAEMON_SETS, found.namespace, daemon_set)
-        emit(Event("uninstall.removal", f"DaemonSet {found.namespace}/{_removal_of(found)} is at work"))
-    if removal := _removal_of(found):
-        return waiting.until_clean(found.namespace, removal)
+        api.create_absent(CONFIG_MAPS, target.namespace, config_map)
+        api.create_absent(DAEMON_SETS, target.namespace, daemon_set)
+        emit(Event("uninstall.removal", f"DaemonSet {target.namespace}/{_removal_of(target)} is at work"))
+    if removal := _removal_of(target):
+        return waiting.until_clean(target.namespace, removal)
     return find_unclean(api)
 
 
-def _removal_of(found: Found) -> str:
-    if found.removal is not None:
-        return found.removal.what.name
-    return removal_name(found.installed.what.name) if found.installed is not None else ""
+def _removal_of(target: Target) -> str:
+    if target.removal is not None:
+        return target.removal.what.name
+    return removal_name(target.installed.what.name) if target.installed is not None else ""
 
 
-def _judge(left: Sequence[NodeView], asked: Asked) -> None:
+def _judge(left: Sequence[NodeView], options: UninstallOptions) -> None:
     """Raise RolledBackError where a reachable node is not clean."""
     answering = [node for node in left if node.reachable]
-    if answering and not asked.leave_nodes:
+    if answering and not options.leave_nodes:
         raise RolledBackError(
             f"nodes that are not clean: {len(answering)}; kept, because they need it:\n{_lines(answering)}",
             "fix what they name, then run the same command again: it continues. With --leave-nodes it "
@@ -290,10 +294,10 @@ def _mark(api: KubeApi, owned: Sequence[Owned]) -> None:
 
 
 def _by_kind(owned: Sequence[Owned]) -> Mapping[str, list[str]]:
-    found: dict[str, list[str]] = {}
+    paths: dict[str, list[str]] = {}
     for each in owned:
-        found.setdefault(each.resource.plural, []).append(each.path)
-    return found
+        paths.setdefault(each.resource.plural, []).append(each.path)
+    return paths
 
 
 def _some(paths: Sequence[str]) -> str:

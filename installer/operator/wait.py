@@ -90,7 +90,7 @@ class Waiting:
             self._report(f"{what}: {name_some(found)}" if found else what, since)
             self._clock.sleep(_PACE)
 
-    def patiently(self, call: Callable[[], _T]) -> _T:
+    def retry(self, call: Callable[[], _T]) -> _T:
         """Return what the call returns; retry it while the API server is away. Raises ApiError."""
         since = self._clock.now()
         while (found := self._ask(lambda: (call(),), since)) is None:

@@ -27,22 +27,22 @@ _COLORS = {NodeHealth.WELL: GREEN, NodeHealth.TROUBLE: RED, NodeHealth.SILENT: R
 _COLUMNS = ["NODE", "STATE", "PHASE", "GENERATION", "WANTED", "POLICY", "CHANGED", "HOLD", "PAUSE", "REASON"]
 
 
-def print_overview(seen: Overview, output: str, stream: TextIO, every_node: bool = False) -> int:
+def print_overview(overview: Overview, output: str, stream: TextIO, every_node: bool = False) -> int:
     """Write it to `stream`; return the exit code: 0, or 3 where a node needs a person or is at work."""
     if output == "json":
-        write_json(overview_json(seen), stream)
+        write_json(overview_json(overview), stream)
     elif output == "html":
-        stream.write(render_page(seen))
+        stream.write(render_page(overview))
     else:
-        stream.write(render_overview(seen, wants_color(stream), every_node))
-    return 0 if seen.well else 3
+        stream.write(render_overview(overview, wants_color(stream), every_node))
+    return 0 if overview.well else 3
 
 
-def render_overview(seen: Overview, color: bool = False, every_node: bool = False) -> str:
+def render_overview(overview: Overview, color: bool = False, every_node: bool = False) -> str:
     """Return the text for people: first whether all is well, then what is wrong and what to do, the worst
     first; with `every_node` also a line for each node."""
-    lines = list(_head(seen, color))
-    for group in group_nodes(seen.nodes):
+    lines = list(_head(overview, color))
+    for group in group_nodes(overview.nodes):
         what = paint(f"{group.health}", _COLORS.get(group.health, YELLOW), color)
         phase = "" if group.phase in ("", group.health) else f", {group.phase}"
         reason = f": {one_line(group.reason)}" if group.reason else ""
@@ -55,42 +55,42 @@ def render_overview(seen: Overview, color: bool = False, every_node: bool = Fals
             advice = advise(group.health, group.phase)
             lines.append(f"{'':>9}-> {advice.text} ({advice.runbook})")
     if every_node:
-        lines += ["", *_table(seen.nodes, color)]
+        lines += ["", *_table(overview.nodes, color)]
     return "\n".join(lines) + "\n"
 
 
-def summarise(seen: Overview) -> str:
+def summarise(overview: Overview) -> str:
     """Say whether the fleet is well, in one line."""
-    counts = {health: count for health, count in seen.counts.items() if health is not NodeHealth.WELL}
+    counts = {health: count for health, count in overview.counts.items() if health is not NodeHealth.WELL}
     said = ", ".join(f"{count} {health}" for health, count in counts.items())
-    rest = f"{seen.counts.get(NodeHealth.WELL, 0)} of {len(seen.nodes)} nodes are well"
-    if not seen.installations and not seen.nodes:
+    rest = f"{overview.counts.get(NodeHealth.WELL, 0)} of {len(overview.nodes)} nodes are well"
+    if not overview.installations and not overview.nodes:
         return "not installed: no DaemonSet of cri-resmgr-installer was found, and no node reports it"
-    if any(each.is_stopped for each in seen.rollouts):
+    if any(each.is_stopped for each in overview.rollouts):
         return f"STOPPED: planned work waits for an operator; {said + '; ' if said else ''}{rest}"
     if set(counts) & set(NEED_A_PERSON):
         return f"NOT WELL: {said}; {rest}"
-    if NodeHealth.WORKING in counts or seen.progress:
+    if NodeHealth.WORKING in counts or overview.progress:
         return f"AT WORK: {said + '; ' if said else ''}{rest}"
     return f"WELL: {rest}" + (f", {said}" if said else "")
 
 
-def _head(seen: Overview, color: bool) -> Iterator[str]:
-    words = summarise(seen)
+def _head(overview: Overview, color: bool) -> Iterator[str]:
+    words = summarise(overview)
     tone = {"WELL": GREEN, "AT WORK": YELLOW}.get(words.partition(":")[0], RED)
     yield paint(words, tone, color)
-    for each in seen.installations:
+    for each in overview.installations:
         what = f"{each.namespace}/{each.name}, mode {each.mode}, image {each.image}"
         yield paint(one_line(what), BOLD, color)
-    if not seen.installations and seen.nodes:
+    if not overview.installations and overview.nodes:
         yield "no DaemonSet of cri-resmgr-installer was found"
-    for rollout in seen.rollouts:
-        if rollout.is_stopped or rollout.permits or seen.progress:
+    for rollout in overview.rollouts:
+        if rollout.is_stopped or rollout.permits or overview.progress:
             yield from rollout_lines(rollout, color)
-    if seen.progress:
-        yield f"  {describe_progress(seen.progress)}"
-    others = f"; {seen.others} other nodes are not served" if seen.others else ""
-    yield f"seen at {seen.time}{others}"
+    if overview.progress:
+        yield f"  {describe_progress(overview.progress)}"
+    others = f"; {overview.others} other nodes are not served" if overview.others else ""
+    yield f"seen at {overview.time}{others}"
 
 
 def describe_progress(progress: Progress) -> str:
@@ -136,23 +136,23 @@ def describe_duration(seconds: float) -> str:
     return f"{hours} h {minutes} min" if hours < 72 else f"{round(hours / 24)} days"
 
 
-def overview_json(seen: Overview) -> Mapping[str, object]:
+def overview_json(overview: Overview) -> Mapping[str, object]:
     return {
         "schema": _SCHEMA,
-        "time": seen.time,
+        "time": overview.time,
         "installations": [
             {**pick(each, "namespace mode image"), "daemonSet": each.name, "name": each.instance}
-            for each in seen.installations
+            for each in overview.installations
         ],
-        "well": seen.well,
-        "summary": summarise(seen),
-        "counts": {health.value: count for health, count in seen.counts.items()},
-        "others": seen.others,
-        "rollouts": [rollout_json(each) for each in seen.rollouts],
-        "progress": seen.progress
-        and {"summary": describe_progress(seen.progress), **to_camel(seen.progress)},
-        "groups": [_group_json(group) for group in group_nodes(seen.nodes)],
-        "nodes": [_node_json(node) for node in seen.nodes],
+        "well": overview.well,
+        "summary": summarise(overview),
+        "counts": {health.value: count for health, count in overview.counts.items()},
+        "others": overview.others,
+        "rollouts": [rollout_json(each) for each in overview.rollouts],
+        "progress": overview.progress
+        and {"summary": describe_progress(overview.progress), **to_camel(overview.progress)},
+        "groups": [_group_json(group) for group in group_nodes(overview.nodes)],
+        "nodes": [_node_json(node) for node in overview.nodes],
     }
 
 
@@ -166,9 +166,9 @@ def _node_json(node: NodeView) -> Mapping[str, object]:
     return {**picked, "state": node.health.value, "podReady": node.ready}
 
 
-def render_page(seen: Overview) -> str:
+def render_page(overview: Overview) -> str:
     """Render one page that contains its data and needs no network."""
-    document = dict(overview_json(seen))
+    document = dict(overview_json(overview))
     data = json.dumps(document, separators=(",", ":"))
     for character in "<>&":  # so that no name or reason can end the script's element
         data = data.replace(character, f"\\u{ord(character):04x}")

@@ -15,36 +15,36 @@ _SCHEMA = 1
 _NAMED = 5  # failures
 
 
-def print_rollouts(seen: Sequence[Rollout], output: str, stream: TextIO) -> int:
+def print_rollouts(rollouts: Sequence[Rollout], output: str, stream: TextIO) -> int:
     """Write them to `stream`; return the exit code: 0, or 3 where planned work is stopped, or stalled until
     a person has fixed a node."""
     if output == "json":
-        write_json({"schema": _SCHEMA, "rollouts": [rollout_json(each) for each in seen]}, stream)
+        write_json({"schema": _SCHEMA, "rollouts": [rollout_json(each) for each in rollouts]}, stream)
     else:
         color = wants_color(stream)
-        stream.write("".join(f"{line}\n" for each in seen for line in _all_lines(each, color)))
-    return 3 if any(each.is_stopped or each.stuck for each in seen) else 0
+        stream.write("".join(f"{line}\n" for each in rollouts for line in _all_lines(each, color)))
+    return 3 if any(each.is_stopped or each.stuck for each in rollouts) else 0
 
 
-def _all_lines(seen: Rollout, color: bool) -> Iterator[str]:
-    yield from rollout_lines(seen, color)
-    if seen.stuck:
+def _all_lines(rollout: Rollout, color: bool) -> Iterator[str]:
+    yield from rollout_lines(rollout, color)
+    if rollout.stuck:
         yield paint("  stalled: no node continues until one of these is fixed", RED, color)
-    for group in seen.awaited:
+    for group in rollout.awaited:
         phase = "" if group.phase in ("", group.health) else f", {group.phase}"
         why = f": {one_line(group.reason)}" if group.reason else ""
         names = name_some([one_line(name) for name in group.nodes])
         yield f"  not done: {len(group.nodes)} {group.health}{one_line(phase)}{why} ({names})"
 
 
-def rollout_json(seen: Rollout) -> Mapping[str, object]:
+def rollout_json(rollout: Rollout) -> Mapping[str, object]:
     return {
-        **to_camel(seen),
-        "stopped": seen.is_stopped,
-        "paused": seen.paused is not None,
-        "why": seen.paused or "",
-        "permits": [{"node": node, "since": since} for node, since in seen.permits],
-        "awaited": [group_json(each) for each in seen.awaited],
+        **to_camel(rollout),
+        "stopped": rollout.is_stopped,
+        "paused": rollout.paused is not None,
+        "why": rollout.paused or "",
+        "permits": [{"node": node, "since": since} for node, since in rollout.permits],
+        "awaited": [group_json(each) for each in rollout.awaited],
     }
 
 
@@ -52,39 +52,45 @@ def group_json(group: NodeGroup) -> Mapping[str, object]:
     return {"state": group.health.value, **pick(group, "phase reason nodes")}
 
 
-def rollout_lines(seen: Rollout, color: bool = False) -> Iterator[str]:
+def rollout_lines(rollout: Rollout, color: bool = False) -> Iterator[str]:
     """Yield the lines for people."""
-    ready = seen.nodes - seen.waiting
-    removal = ", a removal" if seen.mode is Mode.REMOVE else ""
-    head = f"{one_line(seen.daemon_set)}{removal}: {ready} of {seen.nodes} pods are available"
+    ready = rollout.nodes - rollout.waiting
+    removal = ", a removal" if rollout.mode is Mode.REMOVE else ""
+    head = f"{one_line(rollout.daemon_set)}{removal}: {ready} of {rollout.nodes} pods are available"
     yield paint(head, BOLD, color)
-    if seen.paused is not None:
-        what = f"  paused: {one_line(seen.paused) or 'no reason given'} (`rollout resume` ends it)"
+    if rollout.paused is not None:
+        what = f"  paused: {one_line(rollout.paused) or 'no reason given'} (`rollout resume` ends it)"
         yield paint(what, YELLOW, color)
-    held = name_some([f"{one_line(node)} since {since}" for node, since in seen.permits])
-    yield f"  permits: {len(seen.permits)} of {seen.limit} in use{f': {held}' if held else ''}"
-    for each in seen.generations:
+    held = name_some([f"{one_line(node)} since {since}" for node, since in rollout.permits])
+    yield f"  permits: {len(rollout.permits)} of {rollout.limit} in use{f': {held}' if held else ''}"
+    for each in rollout.generations:
         if each.current:
             yield from _generation_lines(each, color)
-    if earlier := [one_line(each.generation[:12]) for each in seen.generations if not each.current]:
+    if earlier := [one_line(each.generation[:12]) for each in rollout.generations if not each.current]:
         yield f"  earlier generations: {name_some(earlier)}"
-    for name in seen.unreadable:
+    for name in rollout.unreadable:
         yield paint(f"  Lease {one_line(name)} is not understood: `rollout retry` deletes it", RED, color)
 
 
-def _generation_lines(seen: Generation, color: bool) -> Iterator[str]:
-    canaries = f"{len(seen.succeeded)} of {len(seen.canaries)} canaries have it"
-    passed = f", passed {seen.passed}, watched until {seen.soaks_until}" if seen.passed else ""
-    missing = f", {seen.missing} nodes with their label have not started yet" if seen.missing else ""
-    counts = f"; nodes that have it: {seen.has}, waiting for a permit: {seen.awaits}"
-    yield f"  wanted: generation {one_line(seen.generation[:12])}" + counts * bool(seen.has or seen.awaits)
-    if seen.begun:
-        yield f"    begun {seen.begun}: {canaries}{missing}{passed}"
-    elif not seen.has:
+def _generation_lines(generation: Generation, color: bool) -> Iterator[str]:
+    canaries = f"{len(generation.succeeded)} of {len(generation.canaries)} canaries have it"
+    passed = (
+        f", passed {generation.passed}, watched until {generation.soaks_until}" if generation.passed else ""
+    )
+    missing = (
+        f", {generation.missing} nodes with their label have not started yet" if generation.missing else ""
+    )
+    counts = f"; nodes that have it: {generation.has}, waiting for a permit: {generation.awaits}"
+    yield f"  wanted: generation {one_line(generation.generation[:12])}" + counts * bool(
+        generation.has or generation.awaits
+    )
+    if generation.begun:
+        yield f"    begun {generation.begun}: {canaries}{missing}{passed}"
+    elif not generation.has:
         yield "    no node has started it"
-    if seen.stopped:
-        yield paint(f"    {one_line(seen.stopped)} (`rollout retry` begins it again)", RED, color)
-    failed = [f"{one_line(node)}: {one_line(why)}" for node, why in seen.failures.items()]
+    if generation.stopped:
+        yield paint(f"    {one_line(generation.stopped)} (`rollout retry` begins it again)", RED, color)
+    failed = [f"{one_line(node)}: {one_line(why)}" for node, why in generation.failures.items()]
     yield from (f"    failed on {line}" for line in failed[:_NAMED])
     if len(failed) > _NAMED:
         yield f"    and on {len(failed) - _NAMED} more nodes"

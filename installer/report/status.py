@@ -19,28 +19,28 @@ _NOTHING_INSTALLED = "no installation was completed here; to compare, give --pay
 _AS_INSTALLED = "what was installed last, because no payload and configs were given"
 
 
-def print_status(seen: Assessment, output: str, stream: TextIO, past: Past = NO_PAST) -> int:
+def print_status(assessment: Assessment, output: str, stream: TextIO, past: Past = NO_PAST) -> int:
     """Write the status to `stream`; return the exit code: 0, or 3 where not converged or not healthy."""
     if output == "json":
-        write_json(status_json(seen, past), stream)
+        write_json(status_json(assessment, past), stream)
     else:
-        stream.write(render_status(seen, past, wants_color(stream)))
-    return 0 if is_well(seen) else 3
+        stream.write(render_status(assessment, past, wants_color(stream)))
+    return 0 if is_well(assessment) else 3
 
 
-def is_well(seen: Assessment) -> bool:
+def is_well(assessment: Assessment) -> bool:
     """Whether the host is converged and healthy, and nothing prevents us from serving it."""
-    return is_converged(seen) and not seen.plan.refusals and not complaints(seen)
+    return is_converged(assessment) and not assessment.plan.refusals and not complaints(assessment)
 
 
-def is_converged(seen: Assessment) -> bool:
+def is_converged(assessment: Assessment) -> bool:
     """Whether nothing differs from what was asked for or installed; False where neither is known."""
-    return not seen.plan.steps and (bool(seen.plan.desired.files) or not seen.as_installed)
+    return not assessment.plan.steps and (bool(assessment.plan.desired.files) or not assessment.as_installed)
 
 
-def complaints(seen: Assessment) -> list[str]:
+def complaints(assessment: Assessment) -> list[str]:
     """Return what is not healthy, whether or not a file or a unit differs."""
-    snapshot, installed = seen.snapshot, seen.plan.mode is Mode.INSTALL
+    snapshot, installed = assessment.snapshot, assessment.plan.mode is Mode.INSTALL
     found = []
     if installed and snapshot.proxy.starting:
         found.append("the proxy is still starting, and its relay does not answer yet")
@@ -59,38 +59,38 @@ def complaints(seen: Assessment) -> list[str]:
     return found
 
 
-def render_status(seen: Assessment, past: Past, color: bool = False) -> str:
+def render_status(assessment: Assessment, past: Past, color: bool = False) -> str:
     """Return the text for people; the last line is the verdict."""
-    snapshot, plan = seen.snapshot, seen.plan
+    snapshot, plan = assessment.snapshot, assessment.plan
     wanted_proxy, wanted_kubelet = _wanted(plan.desired)
     lines = [
         _unit_line(snapshot.proxy.unit, color),
         f"    relay: {'answers' if snapshot.proxy.relay_answers else 'does not answer'}",
-        *_proxy_lines(seen, past),
+        *_proxy_lines(assessment, past),
         *_generation_lines(snapshot.proxy.process, wanted_proxy),
         _unit_line(snapshot.kubelet.unit, color),
         f"    endpoint: {'relay' if snapshot.kubelet.on_relay else 'base endpoint'}",
         f"    health: {_health(snapshot.kubelet)}",
     ]
     if past.guard:
-        earlier = "" if _decided_this_start(seen, past) else ", for an earlier start"
+        earlier = "" if _decided_this_start(assessment, past) else ", for an earlier start"
         lines.append(f"    guard: {one_line(past.guard)}  ({one_line(past.guard_time)}{earlier})")
     lines += _generation_lines(snapshot.kubelet.process, wanted_kubelet)
-    lines += _file_lines(seen)
+    lines += _file_lines(assessment)
     if past.last_change is not None:
         lines.append(f"last change: {one_line(f'{past.last_change.time} {past.last_change.describe}')}")
-    if seen.as_installed and plan.desired.files:
+    if assessment.as_installed and plan.desired.files:
         lines.append(f"compared with {_AS_INSTALLED}")
-    if seen.snapshot.hold:
-        reason = one_line(seen.snapshot.hold)
+    if assessment.snapshot.hold:
+        reason = one_line(assessment.snapshot.hold)
         held = f"kubelet is held on its base endpoint from its next start on ({HOLD}): {reason}"
         lines.append(paint(held, YELLOW, color))
-    if seen.remembered_failure:
-        reason = one_line(seen.remembered_failure)
+    if assessment.remembered_failure:
+        reason = one_line(assessment.remembered_failure)
         lines.append(paint(f"this generation failed here and is not retried: {reason}", YELLOW, color))
     for finding in plan.findings:
         lines += finding_lines(finding, paint(f"{finding.severity}:", YELLOW, color))
-    lines.append(paint(verdict(seen), GREEN if is_well(seen) else RED, color))
+    lines.append(paint(verdict(assessment), GREEN if is_well(assessment) else RED, color))
     return "\n".join(lines) + "\n"
 
 
@@ -100,45 +100,45 @@ def _wanted(desired: Desired) -> tuple[str, str]:
     return proxy.generation if proxy else "", kubelet.unit.generation if kubelet else ""
 
 
-def verdict(seen: Assessment) -> str:
+def verdict(assessment: Assessment) -> str:
     """Return the status in one line."""
-    plan = seen.plan
-    if is_well(seen):
+    plan = assessment.plan
+    if is_well(assessment):
         return "converged and healthy"
-    if seen.as_installed and not plan.desired.files:
-        exists = seen.snapshot.proxy.unit.exists
+    if assessment.as_installed and not plan.desired.files:
+        exists = assessment.snapshot.proxy.unit.exists
         return _NOTHING_INSTALLED if exists else "not installed"
     said = [f"not converged: {summarise_plan(plan)}"] if plan.steps else []
-    said += [f"not healthy: {complaint}" for complaint in complaints(seen)]
+    said += [f"not healthy: {complaint}" for complaint in complaints(assessment)]
     said += [f"refused: {refusal.code}" for refusal in plan.refusals]
     return "; ".join(said)
 
 
-def _proxy_lines(seen: Assessment, past: Past) -> Iterator[str]:
-    if seen.policy is not None:
-        yield f"    policy: {one_line(seen.policy.describe)}"
-    if endpoint := _runtime_endpoint(seen):
+def _proxy_lines(assessment: Assessment, past: Past) -> Iterator[str]:
+    if assessment.policy is not None:
+        yield f"    policy: {one_line(assessment.policy.describe)}"
+    if endpoint := _runtime_endpoint(assessment):
         yield f"    runtime endpoint: {one_line(endpoint)}"
-    if version := _payload_version(seen, past):
+    if version := _payload_version(assessment, past):
         yield f"    payload: {one_line(version)}"
 
 
-def _decided_this_start(seen: Assessment, past: Past) -> bool:
+def _decided_this_start(assessment: Assessment, past: Past) -> bool:
     """Whether the guard's last decision was for the running kubelet. Without our drop-in there is none."""
-    return past.guard_invocation == seen.snapshot.kubelet.unit.invocation_id
+    return past.guard_invocation == assessment.snapshot.kubelet.unit.invocation_id
 
 
-def _runtime_endpoint(seen: Assessment) -> str:
+def _runtime_endpoint(assessment: Assessment) -> str:
     """Return where the running proxy finds the runtime, else where it would."""
-    process = seen.snapshot.proxy.process
-    return (process.flag("--runtime-socket") if process else "") or seen.base_endpoint
+    process = assessment.snapshot.proxy.process
+    return (process.flag("--runtime-socket") if process else "") or assessment.base_endpoint
 
 
-def _payload_version(seen: Assessment, past: Past) -> str:
+def _payload_version(assessment: Assessment, past: Past) -> str:
     """Return the payload's own version, else that of the last installation in the journal."""
-    change, wanted = past.last_change, seen.plan.desired.generation
+    change, wanted = past.last_change, assessment.plan.desired.generation
     noted = change.payload_version if change and change.generation == wanted else ""
-    return seen.payload_version or noted
+    return assessment.payload_version or noted
 
 
 def _health(kubelet: KubeletSnapshot) -> str:
@@ -167,19 +167,19 @@ def _generation_lines(process: ProcessState | None, wanted: str) -> Iterator[str
         yield f"    generation: {one_line(running) or 'not started by this installer'}{expected}"
 
 
-def _file_lines(seen: Assessment) -> Iterator[str]:
-    changes = seen.plan.changes.files
+def _file_lines(assessment: Assessment) -> Iterator[str]:
+    changes = assessment.plan.changes.files
     changed = {change.path for change in changes}
-    correct = sum(file.path not in changed for file in seen.plan.desired.files)
+    correct = sum(file.path not in changed for file in assessment.plan.desired.files)
     yield f"files: {correct} correct, {len(changes)} differ"
     for change in changes:
         yield f"    {one_line(change.path)}: {one_line(change.why)}"
-    for unit in seen.plan.changes.units:
+    for unit in assessment.plan.changes.units:
         for why in unit.why:
             yield f"{one_line(unit.name)} has to change: {one_line(why)}"
 
 
-def status_json(seen: Assessment, past: Past) -> dict[str, object]:
+def status_json(assessment: Assessment, past: Past) -> dict[str, object]:
     """Return the status for machines; the keys are stable:
 
     schema, converged, healthy, complaints [text], summary, relayAnswers, kubeletOnRelay,
@@ -192,36 +192,36 @@ def status_json(seen: Assessment, past: Past) -> dict[str, object]:
     lastChange (as in `history`) or null, asInstalled: whether it was compared with what was
     installed, as payload or configs were not given.
     """
-    snapshot, plan = seen.snapshot, seen.plan
+    snapshot, plan = assessment.snapshot, assessment.plan
     wanted_proxy, wanted_kubelet = _wanted(plan.desired)
     return {
         "schema": _SCHEMA,
-        "converged": is_converged(seen),
-        "healthy": not complaints(seen),
-        "complaints": complaints(seen),
+        "converged": is_converged(assessment),
+        "healthy": not complaints(assessment),
+        "complaints": complaints(assessment),
         "summary": summarise_plan(plan),
         "relayAnswers": snapshot.proxy.relay_answers,
         "kubeletOnRelay": snapshot.kubelet.on_relay,
         "kubeletHealthy": snapshot.kubelet.healthy,
-        "hold": seen.snapshot.hold,
-        "rememberedFailure": seen.remembered_failure,
+        "hold": assessment.snapshot.hold,
+        "rememberedFailure": assessment.remembered_failure,
         "units": [
             _unit_json(snapshot.proxy.unit, snapshot.proxy.process, wanted_proxy),
             _unit_json(snapshot.kubelet.unit, snapshot.kubelet.process, wanted_kubelet),
         ],
         "differences": [pick(change, "path part verb why") for change in plan.changes.files],
         "findings": to_camel(plan.findings),
-        "policy": seen.policy and pick(seen.policy, "name source pending"),
-        "runtimeEndpoint": _runtime_endpoint(seen),
-        "payloadVersion": _payload_version(seen, past),
+        "policy": assessment.policy and pick(assessment.policy, "name source pending"),
+        "runtimeEndpoint": _runtime_endpoint(assessment),
+        "payloadVersion": _payload_version(assessment, past),
         "pause": snapshot.pause,
         "guard": {
             "time": past.guard_time,
             "decision": past.guard,
-            "thisStart": bool(past.guard) and _decided_this_start(seen, past),
+            "thisStart": bool(past.guard) and _decided_this_start(assessment, past),
         },
         "lastChange": to_camel(past.last_change),
-        "asInstalled": seen.as_installed,
+        "asInstalled": assessment.as_installed,
     }
 
 

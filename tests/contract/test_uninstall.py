@@ -22,7 +22,7 @@ from installer.model.event import Event
 from installer.model.names import NOT_READY_TAINT, READY_CONDITION, READY_LABEL, STATUS, UNINSTALLING
 from installer.operator.api import ApiError
 from installer.operator.kube import KubeClient, connect_with
-from installer.operator.uninstall import Asked, find, uninstall
+from installer.operator.uninstall import UninstallOptions, find, uninstall
 from installer.operator.wait import Clock
 from tests.lib.extras import EXTENSION
 from tests.lib.rules import rule
@@ -89,7 +89,7 @@ class World:
     def emit(self, event: Event) -> None:
         self.events.append(event)
 
-    def uninstall(self, asked: Asked = Asked(), api: Any = None) -> None:  # noqa: B008 - frozen
+    def uninstall(self, asked: UninstallOptions = UninstallOptions(), api: Any = None) -> None:  # noqa: B008 - frozen
         """Time passes only while the nodes have nothing to do."""
 
         def sleep(seconds: float) -> None:
@@ -212,7 +212,7 @@ def test_a_node_that_fails_keeps_its_rights_until_it_is_clean(begin: Begin) -> N
 def test_a_node_that_is_silent_is_named_and_left(begin: Begin) -> None:
     world = begin(n1="ready", n2="gone")
     with pytest.raises(RollbackFailedError, match="n2: its kubelet is silent"):
-        world.uninstall(Asked(wait=30))
+        world.uninstall(UninstallOptions(wait=30))
     assert 30 <= world.virtual < 60  # it is not waited for a second time
     left = {name.kind.plural for name in world.everything().keys() - world.before.keys()}
     assert left == {"pods"}  # that of the silent node, which kubelet ends when it comes back
@@ -228,7 +228,7 @@ def test_a_node_that_was_left_says_so_until_it_is_clean(begin: Begin, values: Pa
     """Its kubelet may run on with the proxy: no command calls the cluster clean meanwhile."""
     world = begin(n1="ready", n2="gone")
     with pytest.raises(RollbackFailedError, match="everything is deleted") as failed:
-        world.uninstall(Asked(wait=30))
+        world.uninstall(UninstallOptions(wait=30))
     assert "manifests --mode remove --nodes n2 | kubectl apply -f -`" in failed.value.hint
     reported = world.run(verb="report")
     assert (reported.returncode, "deselected, not removed, left" in reported.stdout) == (3, True)
@@ -243,7 +243,7 @@ def test_a_node_that_was_left_says_so_until_it_is_clean(begin: Begin, values: Pa
     world.fleet.apply(ManifestOptions(values=values))
     world.fleet.rest()
     with pytest.raises(RollbackFailedError):
-        world.uninstall(Asked(wait=30))
+        world.uninstall(UninstallOptions(wait=30))
     assert left in world.run("--yes").stderr
 
     world.fleet.recover("n2")
@@ -270,7 +270,7 @@ def test_each_minute_it_says_what_the_nodes_say_then(begin: Begin) -> None:
 
     world.__class__ = Changing
     with pytest.raises(RolledBackError):
-        world.uninstall(Asked(wait=200))
+        world.uninstall(UninstallOptions(wait=200))
     waits = [event.message for event in world.events if event.kind == "uninstall.waiting"]
     said = [word for word in waits if "n1 (at " in word]
     assert len(said) >= 3
@@ -283,7 +283,7 @@ def test_a_namespace_that_a_finalizer_keeps_is_not_called_gone(begin: Begin) -> 
     theirs = {"metadata": {"name": "theirs", "finalizers": ["example.org/held"]}}
     world.server.create(CONFIG_MAPS, "cri-resmgr-installer-rollout", theirs)
     with pytest.raises(RolledBackError, match=r"namespaces cri-resmgr-installer-rollout .*example\.org/held"):
-        world.uninstall(Asked(wait=200))
+        world.uninstall(UninstallOptions(wait=200))
     named = [name for event in world.events for name in cast(list[str], event.data.get("objects", []))]
     assert sorted(named) == sorted(set(named)), "each is named once"
     waits = [event.message for event in world.events if event.kind == "uninstall.waiting"]
@@ -299,7 +299,7 @@ def test_a_namespace_that_a_finalizer_keeps_is_not_called_gone(begin: Begin) -> 
 def test_nodes_are_left_dirty_only_when_a_person_says_so(begin: Begin) -> None:
     world = begin(n1="stuck")
     with pytest.raises(RollbackFailedError, match="n1: the disk is full"):
-        world.uninstall(Asked(wait=30, leave_nodes=True))
+        world.uninstall(UninstallOptions(wait=30, leave_nodes=True))
     left = world.everything()
     (word,) = left[node("n1")]["metadata"].pop("annotations").values()
     assert json.loads(word)["state"] == "left"
@@ -349,7 +349,7 @@ def test_a_removal_of_some_nodes_does_not_stand_for_all(begin: Begin, values: Pa
     world = begin(n1="ready", n2="ready")
     world.fleet.apply(ManifestOptions(values=values, mode="remove", nodes="n1"), only="DaemonSet")
     with pytest.raises(RolledBackError, match="n2: the existing removal does not select it"):
-        world.uninstall(Asked(wait=30))
+        world.uninstall(UninstallOptions(wait=30))
     assert Name(ACCOUNTS, "resources", "cri-resmgr-installer") in world.server.objects
 
 
@@ -364,7 +364,7 @@ def test_an_api_server_that_stays_away_says_nothing_of_clean_nodes(begin: Begin,
                 self.server.fail("GET", code=503)
 
     world.__class__ = Away
-    asked = Asked(wait=30, leave_nodes=left == "pods")
+    asked = UninstallOptions(wait=30, leave_nodes=left == "pods")
     with pytest.raises(ApiError, match="503"):
         world.uninstall(asked)
     assert world.virtual >= 30

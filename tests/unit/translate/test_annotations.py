@@ -14,7 +14,7 @@ from installer.operator.api import PODS, ApiError, KubeApi, Page, Resource
 from installer.operator.config_sources import read_cluster
 from installer.operator.inventory import Owned
 from installer.operator.nri_table import Grade
-from installer.operator.uninstall import Asked, Found, describe
+from installer.operator.uninstall import Target, UninstallOptions, describe
 
 OLD, NEW = "cri-resource-manager.intel.com", "resource-policy.nri.io"
 Object = dict[str, Any]
@@ -118,8 +118,8 @@ def test_an_uninstallation_names_the_workloads_that_a_plugin_would_not_read() ->
     unready = find_unready(cluster)
     assert unready == ("team/deployments/late",)
     owned = Owned(PODS, "team", "x", "cri-resmgr-installer")
-    found = Found("it", "team", None, None, {}, (owned,), (), 0, unready)
-    (warning,) = [each for each in describe(found, Asked()) if each.kind == "warning"]
+    found = Target("it", "team", None, None, {}, (owned,), (), 0, unready)
+    (warning,) = [each for each in describe(found, UninstallOptions()) if each.kind == "warning"]
     assert "NRI plugin: team/deployments/late; " in warning.message
 
 
