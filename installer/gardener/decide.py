@@ -204,7 +204,7 @@ def _delete(situation: Situation, renderer: Render, ask: Ask) -> Decision:
         what = "The nodes cannot be cleaned: " + "; ".join(error.faults)
         return _failed(situation, "Delete", what, _LATER)
     if resource.secrets != (wanted.secret_name,):
-        return _cleaning(situation, "The nodes are cleaned before anything else goes.", wanted)
+        return _cleaning(situation, "The nodes are cleaned before anything else is deleted.", wanted)
     if resource.failure:
         what = f"The removal cannot be applied in the Shoot: {resource.failure}"
         return _cleaning(situation, what, failed=True)

@@ -180,7 +180,7 @@ def judge(
 
 def _pending(daemon_set: Object, count: int, seen: int, young: Sequence[str], given_up: int) -> str:
     if not _is_observed(daemon_set):
-        return "The Shoot has not taken up the new DaemonSet yet."
+        return "The Shoot's DaemonSet controller has not observed the new DaemonSet yet."
     if young:
         return f"Under way on {name_some(young, _NAMED)}."
     if seen < count:

@@ -64,9 +64,9 @@ def render_registration(options: ManifestOptions, warn: Callable[[str], None] = 
     if options.chart_ref and options.registers_for == "v1beta1":
         faults.append("--chart-ref: needs Gardener 1.96 or later; leave --for v1beta1 out")
     if options.registers_for == "operator" and not options.chart_ref:
-        faults.append("--chart-ref REFERENCE: must be given with --for operator: where the chart is")
+        faults.append("--chart-ref REFERENCE: must be given with --for operator; it says where the chart is")
     if len(controllers) != 1:
-        faults.append("--image extension=REFERENCE: must be given once: the image of the controller")
+        faults.append("--image extension=REFERENCE: must be given once; it is the image of the controller")
     if faults:
         raise InvalidInputError(faults, "docs/gardener.md shows the command")
     checked = replace(options, images=tuple(own), managed_resource=True)

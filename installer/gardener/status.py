@@ -73,7 +73,7 @@ def build_health(installed: ManagedResource | None, nodes: Nodes | None, hiberna
         return _build_node_health(nodes)
     if installed.status_of("ResourcesProgressing") == "True":
         return Condition("Progressing", "RollingOut", installed.message_of("ResourcesProgressing"))
-    return Condition("True", "Healthy", "cri-resmgr is installed on every node that is selected.")
+    return Condition("True", "Healthy", "cri-resmgr is installed on every selected node.")
 
 
 def _build_node_health(nodes: Nodes) -> Condition:
@@ -85,7 +85,7 @@ def _build_node_health(nodes: Nodes) -> Condition:
         return Condition("False", "NodesNotWell", message)
     if nodes.pending:
         return Condition("Progressing", "RollingOut", nodes.pending)
-    what = "cri-resmgr is installed on every node that is selected."
+    what = "cri-resmgr is installed on every selected node."
     return Condition("True", "Healthy", what if nodes.count else "No node is selected.")
 
 

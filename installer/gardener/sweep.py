@@ -37,18 +37,18 @@ def sweep(api: KubeApi, instance: str, now: datetime) -> Swept:
     ApiError."""
     _, owned = find_owned(api, instance)
     if sets := [each.path for each in owned if each.resource == DAEMON_SETS]:
-        return Swept(left=f"{', '.join(sets)} still in the Shoot, and so is all that its pods need")
+        return Swept(left=f"{', '.join(sets)}, and everything that its pods need")
     ending, silent = _find_pods(api, instance, now)
     if ending:
         return Swept(waits=f"Nodes are clean; waiting for {name_nodes(ending)}.")
     if silent:
-        return Swept(left=f"what the pods need that have not ended on {name_nodes(silent)}")
+        return Swept(left=f"everything that the pods on {name_nodes(silent)} need, which have not ended")
     has_definition = any(each.resource == DEFINITIONS for each in owned)
     adjustments = find_adjustments(api) if has_definition else ()
     clean_nodes(api)
     delete_owned(api, [each for each in owned if not _holds(each, adjustments)])
     few = "1 Adjustment" if len(adjustments) == 1 else f"{len(adjustments)} Adjustments"
-    return Swept(left=f"{few} of people's, with the definition" if adjustments else "")
+    return Swept(left=f"{few} of users, with the CustomResourceDefinition" if adjustments else "")
 
 
 def _holds(owned: Owned, adjustments: tuple[str, ...]) -> bool:
@@ -67,5 +67,5 @@ def _find_pods(api: KubeApi, instance: str, now: datetime) -> tuple[list[Node], 
         if since is not None and now - since > SILENCE:
             silent.append(Node(name, describe_silence(since)))
         else:
-            ending.append(Node(name, "its pod ends"))
+            ending.append(Node(name, "its pod is terminating"))
     return ending, silent

@@ -147,4 +147,4 @@ def _expand(name: str, value: str, containers: Sequence[str]) -> tuple[Grade, di
         for each, text in data.items()
     }
     absent = sorted(set(map(str, data)) - set(containers))
-    return Grade.EXACT, into, f"no container is called {', '.join(absent)}" if absent else ""
+    return Grade.EXACT, into, f"no container is named {', '.join(absent)}" if absent else ""

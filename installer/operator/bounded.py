@@ -82,7 +82,7 @@ class _Source(io.RawIOBase):
         count: int | None = self._raw.readinto(buffer)
         self._bounds.size -= count or 0
         if self._bounds.size < 0:
-            raise OSError("it is larger than what is read of one")
+            raise OSError("it exceeds the size limit of an answer")
         return count
 
     def close(self) -> None:

@@ -39,7 +39,7 @@ def read_directory(directory: Path) -> dict[str, str]:
             known = (*_KEYS, "default.cfg", "group.NAME.cfg", "node.NAME.cfg")
             faults.append(f"{path}: unknown name; {suggest(path.name, known)}")
         elif key in texts:
-            faults.append(f"{path}: {key} is there twice, with and without .cfg")
+            faults.append(f"{path}: {key} exists twice, with and without .cfg")
         else:
             texts[key] = read_input(path).decode("utf-8", "surrogateescape")
     return _checked(texts, faults, f"--configs {directory}: is empty: there is nothing to translate")

@@ -95,7 +95,7 @@ def _one_for_each_instance(installations: Sequence[Installed]) -> list[Installed
 def _describe(released: Released) -> str:
     if not released.generation:
         return f"deleted Lease {released.lease}: {released.why}"
-    said = f"released generation {released.generation[:12]}, which begins again with canaries"
+    said = f"released generation {released.generation[:12]}, which starts again with canaries"
     if not released.failed:
         return said
     remembered = name_some(released.failed)

@@ -107,7 +107,7 @@ def translate(configs: Mapping[str, str]) -> Translation:
         raise InvalidInputError(faults, "cri-resmgr refuses this as well; nothing was printed")
     kinds = sorted({each["kind"] for each in resources})
     if len(kinds) > 1:
-        note = "each of them is a plugin of its own: give each chart a nodeSelector, one plugin for a node"
+        note = "each is a separate plugin: give each chart a nodeSelector, so that a node gets one plugin"
         report.append(Entry(" and ".join(kinds), (), Grade.APPROXIMATE, (), note))
     if any(key.startswith("group.") for key in counts):
         note = "nodes need the label config.nri/group beside cri-resource-manager.intel.com/group"

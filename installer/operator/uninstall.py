@@ -231,7 +231,7 @@ def _require_all_gone(left: Sequence[NodeView], kept: Sequence[str]) -> None:
         raise left_behind(left, what)
     if kept:
         raise RolledBackError(
-            f"every node is clean, and {what}; what is still there:\n" + "\n".join(kept[:_NAMED]),
+            f"every node is clean, and {what}; these remain:\n" + "\n".join(kept[:_NAMED]),
             "remove what holds it, then run the same command again: it continues",
         )
 
@@ -271,7 +271,8 @@ def _judge(left: Sequence[NodeView], options: UninstallOptions) -> None:
     answering = [node for node in left if node.reachable]
     if answering and not options.leave_nodes:
         raise RolledBackError(
-            f"nodes that are not clean: {len(answering)}; kept, because they need it:\n{_lines(answering)}",
+            f"nodes that are not clean: {len(answering)}; nothing was deleted, because they need it:\n"
+            f"{_lines(answering)}",
             "fix what they name, then run the same command again: it continues. With --leave-nodes it "
             "deletes everything, and leaves such nodes as they are",
         )

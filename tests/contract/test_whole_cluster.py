@@ -168,7 +168,7 @@ def test_a_rollout_is_seen_paused_and_begun_again(fleet: Fleet, run: Run) -> Non
     assert "the rollout is paused: no node will start: a Friday" in refused.stderr
     assert run("rollout", "resume").returncode == 0
     said = run("rollout", "retry").stdout
-    assert "released generation 0123456789ab, which begins again with canaries; n3 had failed" in said
+    assert "released generation 0123456789ab, which starts again with canaries; n3 had failed" in said
     assert "nodes that wait ask again within 60 s" in said
     assert Name(LEASES, place, "breaker-0123456789abcdef") not in fleet.server.objects
     assert run("rollout", "status").returncode == 0
@@ -186,11 +186,11 @@ def test_a_retry_says_of_each_lease_why_it_goes(fleet: Fleet, run: Run) -> None:
     ):
         fleet.server.create(LEASES, place, build_permit(Permit(name), place, holder, begins, 600))
     assert run("rollout", "retry").stdout.strip().split("; ") == [
-        "deleted Lease breaker-edited: no node could read it, and no other node began its generation, "
-        "which canaries begin again",
-        "deleted Lease permit-2: it was dated so far ahead that no node could take this permit, which is "
+        "deleted Lease breaker-edited: no node could parse it and none started its generation, which "
+        "canaries start again",
+        "deleted Lease permit-2: it was dated too far ahead for any node to take this permit, which is "
         "free now",
-        "deleted Lease permit-1: node n1 holds another permit and needs one, so that this is free now",
+        "deleted Lease permit-1: node n1 holds another permit and needs only one, so this one is free now",
         "nodes that wait ask again within 60 s",
     ]
 

@@ -87,7 +87,7 @@ def test_a_rollout_is_not_done() -> None:
     pods = [pod("n1", ready=True), pod("n2", ready=True)]
     nodes = [node("n1"), node("n2")]
     assert judged(2, pods, nodes, updated=1).pending == "1 of 2 nodes have the new pod."
-    assert "not taken up" in judged(2, pods, nodes, observed=False).pending
+    assert "not observed" in judged(2, pods, nodes, observed=False).pending
 
 
 def test_of_two_pods_the_one_that_stays_counts() -> None:

@@ -32,7 +32,7 @@ SMALL = Limits(seconds=0.3, size=256 << 10, pages=5, list_seconds=1.0)
 SAID = {
     drip_content: "did not end in time",
     drip_headers: "did not end in time",
-    flood: "larger than what is read",
+    flood: "exceeds the size limit",
     bomb: "not the API's",
     endless_list: "does not end after 5 pages",
     deep: "not the API's",

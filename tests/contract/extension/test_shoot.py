@@ -160,7 +160,7 @@ def test_nodes_that_are_all_down_are_left(enabled: Landscape) -> None:
     world.gone(SHOOT)
     assert "Left as they are: n1 (silent since" in notes(world)
     # When they come back, their pods ask whether they have to clean up.
-    assert "Left in the Shoot: what the pods need that have not ended on n1 (silent" in notes(world)
+    assert "Left in the Shoot: everything that the pods on n1 (silent" in notes(world)
     assert account in world.shoot.objects
 
 
@@ -186,7 +186,7 @@ def test_what_the_pods_needed_goes_with_them(enabled: Landscape) -> None:
     world.shoot.finish_namespaces()  # they are Terminating until their controller comes round
     assert set(world.shoot.objects) == {name for name in before if name.kind not in (DAEMON_SETS, PODS)}
     assert world.shoot.get(Name(NODES, "", "n1"))["metadata"]["annotations"] == {"theirs": "x"}
-    assert "Left in the Shoot: 1 Adjustment of people's" in notes(world)
+    assert "Left in the Shoot: 1 Adjustment of users" in notes(world)
 
 
 def notes(world: Landscape) -> str:

@@ -84,7 +84,7 @@ def test_an_annotation_that_no_plugin_reads_is_reported_as_lost(old: str, value:
 
 def test_a_name_that_no_container_has_is_said() -> None:
     _, (entry,) = translate_annotations({f"{OLD}/memory-type": "db: dram"}, ["web"], "it")
-    assert entry.note == "no container is called db"
+    assert entry.note == "no container is named db"
 
 
 def test_workloads_are_patched_in_their_templates_and_owned_objects_follow_them() -> None:
