@@ -64,7 +64,7 @@ def read_vector(vector: object, arch: str) -> FoundImages:
     if isinstance(vector, str):
         vector, lines = _parse(vector, found.faults)
     by_key: dict[str, list[_Candidate]] = {}
-    names: dict[str, KeyPath] = {}
+    first: dict[str, KeyPath] = {}
     for path, entry in _entries(vector, found.faults) if not found.faults else ():
         name = entry.get("name") if isinstance(entry, Mapping) else None
         if not isinstance(entry, Mapping) or not isinstance(name, str):
@@ -74,13 +74,13 @@ def read_vector(vector: object, arch: str) -> FoundImages:
         elif name not in IMAGES:
             found.faults.append((path, f"unknown name {shown(name)}; {suggest(name, IMAGES)}"))
         else:
-            names.setdefault(IMAGES[name], path)
+            first.setdefault(IMAGES[name], path)
             by_key.setdefault(IMAGES[name], []).extend(_candidates(path, entry, arch, found.faults))
     if not found.faults:
-        for key, path in names.items():
+        for key, path in first.items():
             _choose(key, path, by_key[key], arch, found)
-    for said in (found.faults, found.warnings):
-        said[:] = [(path, _with_line(path, what, lines)) for path, what in said]
+    for listed in (found.faults, found.warnings):
+        listed[:] = [(path, _with_line(path, what, lines)) for path, what in listed]
     return found
 
 
@@ -120,24 +120,19 @@ def _candidates(
     path: KeyPath, entry: Mapping[str, Any], arch: str, faults: list[Fault]
 ) -> Iterator[_Candidate]:
     """Yield the entry if it is for these nodes."""
-    wrong = [
-        ((*path, key), f"must be a string, not {shown(entry[key])}; put it in quotes")
-        for key in _STRINGS
-        if not isinstance(entry.get(key), (str, type(None)))
-    ]
-    wrong += [
-        ((*path, key), f"must have at most {_LENGTH} characters")
-        for key in _STRINGS
-        if isinstance(entry.get(key), str) and len(entry[key]) > _LENGTH
-    ]
-    wrong += [
-        ((*path, key), "is not supported: one image serves every version of Kubernetes; leave it out")
-        for key in _VERSIONS
-        if entry.get(key) is not None
-    ]
+    wrong = []
+    for key in (*_STRINGS, *_VERSIONS):
+        value = entry.get(key)
+        if value is not None and key in _VERSIONS:
+            what = "is not supported: one image serves every version of Kubernetes; leave it out"
+            wrong.append(((*path, key), what))
+        elif not isinstance(value, (str, type(None))):
+            wrong.append(((*path, key), f"must be a string, not {shown(value)}; put it in quotes"))
+        elif len(value or "") > _LENGTH:
+            wrong.append(((*path, key), f"must have at most {_LENGTH} characters"))
     reference = "" if wrong else _reference(entry)
     if not wrong and not reference:
-        wrong = [(path, "needs repository and tag, or ref alone")]
+        wrong.append((path, "needs repository and tag, or ref alone"))
     architectures = entry.get("architectures") or _ARCHITECTURES
     if not isinstance(architectures, list):
         wrong.append(((*path, "architectures"), f"must be a list, not {shown(architectures)}"))
