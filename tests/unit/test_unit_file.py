@@ -35,29 +35,24 @@ def command(value: str) -> ExecCommand:
     return parse_exec(Assignment(PATH, "Service", "ExecStart", value))
 
 
-def test_sections_comments_and_blanks() -> None:
-    text = "Lost=1\n# c\n; c\n[Unit]\n A = b c \n\n[Service]\nnonsense\nB=\n  # c\nC==d\n"
-    assert parse(text) == [("Unit", "A", "b c"), ("Service", "B", ""), ("Service", "C", "=d")]
-
-
-def test_continuations() -> None:
-    assert parse("[S]\nA=b \\\n  c\\\nd\nE=f\n") == [("S", "A", "b    c d"), ("S", "E", "f")]
-
-
-def test_a_comment_inside_a_continuation_vanishes() -> None:
-    assert parse("[S]\nA=b \\\n# hidden \\\n; too\n c\nD=e\n") == [("S", "A", "b   c"), ("S", "D", "e")]
-
-
-def test_an_empty_line_ends_a_continuation() -> None:
-    assert parse("[S]\nA=b \\\n\nC=d\n") == [("S", "A", "b"), ("S", "C", "d")]
-
-
-def test_two_backslashes_at_the_end_are_no_continuation() -> None:
-    assert parse("[S]\nA=b\\\\\nC=d\n") == [("S", "A", "b\\\\"), ("S", "C", "d")]
-
-
-def test_a_continuation_may_end_with_the_file() -> None:
-    assert parse("[S]\nA=b \\") == [("S", "A", "b")]
+@pytest.mark.parametrize(
+    ("text", "lines"),
+    [
+        (
+            "Lost=1\n# c\n; c\n[Unit]\n A = b c \n\n[Service]\nnonsense\nB=\n  # c\nC==d\n",
+            [("Unit", "A", "b c"), ("Service", "B", ""), ("Service", "C", "=d")],
+        ),
+        ("[S]\nA=b \\\n  c\\\nd\nE=f\n", [("S", "A", "b    c d"), ("S", "E", "f")]),
+        # A comment inside a continuation vanishes, and an empty line ends one.
+        ("[S]\nA=b \\\n# hidden \\\n; too\n c\nD=e\n", [("S", "A", "b   c"), ("S", "D", "e")]),
+        ("[S]\nA=b \\\n\nC=d\n", [("S", "A", "b"), ("S", "C", "d")]),
+        # Two backslashes at the end are none, and it may end with the file.
+        ("[S]\nA=b\\\\\nC=d\n", [("S", "A", "b\\\\"), ("S", "C", "d")]),
+        ("[S]\nA=b \\", [("S", "A", "b")]),
+    ],
+)
+def test_sections_comments_and_continuations(text: str, lines: list[tuple[str, str, str]]) -> None:
+    assert parse(text) == lines
 
 
 def test_line_ends_of_dos_and_other_separators() -> None:
