@@ -216,8 +216,8 @@ def _failures(before: Member, reply: SyncReply) -> Iterator[Event]:
     """Report each kind of failure once, until it is over: the daemon works without the API server, too."""
     parts, said = {"process": OK, **reply.parts}, set(before.parts.values())
     for result, kind, what in (
-        ("denied", "cluster.denied", "the API server denies"),
-        ("failed", "cluster.unreachable", "the API server does not serve"),
+        ("denied", "cluster.denied", "the API server denies requests for"),
+        ("failed", "cluster.unreachable", "requests to the API server fail for"),
     ):
         fresh = {
             part: found[1]
@@ -226,7 +226,7 @@ def _failures(before: Member, reply: SyncReply) -> Iterator[Event]:
         }
         if fresh:
             why = "; ".join(dict.fromkeys(fresh.values()))
-            message = f"{what} {', '.join(fresh)}: {why}; the node keeps working"
+            message = f"{what} {', '.join(fresh)}: {why}; the daemon keeps working"
             yield Event(kind, message, {"parts": fresh})
     over = [
         part for part, found in parts.items() if found[0] == "ok" and before.parts.get(part, found)[0] != "ok"

@@ -51,7 +51,7 @@ def _judge_absence(context: PodContext, name: str, answer: Answer) -> Decommissi
     missing = (details.get("group"), details.get("kind"), details.get("name"))
     status = (answer.body.get("kind"), answer.body.get("reason"))
     if status != ("Status", "NotFound") or missing != ("apps", "daemonsets", context.daemonset):
-        return Decommission(False, f"a 404 that does not come from an API server that knows {name}")
+        return Decommission(False, f"the 404 does not come from an API server that knows {name}")
     if not context.is_of_daemonset:
         return Decommission(
             False,

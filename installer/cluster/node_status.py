@@ -148,7 +148,7 @@ def _describe(state: DaemonState) -> str:
     text = {
         Phase.CONVERGED: f"cri-resmgr runs between kubelet and the runtime{_describe_policy(state)}",
         Phase.REMOVED: "cri-resmgr and all files of its installation are removed",
-        Phase.PAUSED: "paused: nothing is changed on this node",
+        Phase.PAUSED: "paused: the installer changes nothing on this node",
     }.get(state.phase, "")
     if state.phase is Phase.YIELDED and state.mode is Mode.INSTALL:
         text = "a newer installer has taken over this node"
@@ -258,7 +258,7 @@ def _describe_installed(wanted: NodeStatus) -> str:
     there = "an earlier generation" if wanted.serves else "not installed"
     there = f"generation {generation}" if generation else there
     asked = status.get("wanted") if status.get("state") in _NOT_AS_WANTED else ""
-    return there + (f", asked for generation {asked[:12]}" if asked else "")
+    return there + (f", pending generation {asked[:12]}" if asked else "")
 
 
 def _condition_of(node: Node) -> Mapping[str, Any]:

@@ -49,5 +49,5 @@ def judge(resources: Sequence[Object], node: str) -> tuple[str, bool]:
             return "", True
         reasons.append(f"{name}: {str(status.get('errors') or status.get('status'))[:_WHY]}")
     tried = bool(reasons)
-    why = "; ".join(reasons) if tried else "no NRI plugin says yet that it serves this node"
+    why = "; ".join(reasons) if tried else "no NRI plugin reports yet that it serves this node"
     return why, tried

@@ -61,7 +61,7 @@ def build_result(action: Action, outcome: Outcome, permitted: PlannedWork | None
     if outcome.planned is not None or outcome.code == BUSY:
         return None
     if action is Action.RESCUE:
-        return WorkResult(NO_WORK, False, "its relay died soon after") if outcome.code == 0 else None
+        return WorkResult(NO_WORK, False, "the relay died soon afterwards") if outcome.code == 0 else None
     if action in (Action.INSTALL, Action.REMOVE) and permitted is not None:
         # A fault of the node's environment (rolled back, and nothing blamed) says nothing of the generation.
         failed = outcome.touched and (outcome.remembered or outcome.code != RolledBackError.exit_code)

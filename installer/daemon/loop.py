@@ -205,7 +205,7 @@ class Daemon:
     def _turn(self, full: bool) -> None:
         """Look, decide, act, and set the next time to look. A daemon whose successor is gone begins anew."""
         if self._policy.state.phase is Phase.YIELDED and self._runtime_state.is_vacant():
-            self._terminate("no process acts on this host")
+            self._terminate("no daemon acts on this host")
         if self._ending:
             return
         snapshot = self._look(full)

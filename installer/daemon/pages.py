@@ -23,7 +23,7 @@ _COUNTERS = {
         "Passes after the first one that had something to change: drift, new inputs.",
     ),
     "rollbacks": ("rollbacks_total", "Changes that failed and were undone, since the start."),
-    "rescues": ("rescues_total", "Times that kubelet was taken away from a dead relay, since the start."),
+    "rescues": ("rescues_total", "Times that kubelet was taken off a dead relay, since the start."),
     "failures": ("failed_passes_total", "Passes that did not converge, since the start."),
 }
 

@@ -149,7 +149,7 @@ class PassHistory:
                 return drift
             if self._refusal is not None and self._refusal != snapshot.refusable:
                 return "the cause of the refusal has changed"
-            return "another try" if now >= self.retry_at and not waits else ""
+            return "retry" if now >= self.retry_at and not waits else ""
         if now < self.retry_at or busy:
             return ""
         difference = self.difference(snapshot)

@@ -55,7 +55,7 @@ def _phase(passes: PassHistory, now: Obstacles, seen: PollSnapshot, installs: bo
     if now.replaced:
         return Phase.YIELDED, "a newer daemon has taken over this host"
     if seen.paused:
-        return Phase.PAUSED, passes.said or "paused: nothing is changed"
+        return Phase.PAUSED, passes.said or "paused: the daemon changes nothing"
     if passes.removed and not installs:
         return Phase.REMOVED, ""
     if installs and now.blind:
@@ -63,7 +63,7 @@ def _phase(passes: PassHistory, now: Obstacles, seen: PollSnapshot, installs: bo
     if installs and seen.hold and not (now.at_work and is_of_a_run(seen.hold)):
         return Phase.HELD, f"kubelet is held on its base endpoint: {seen.hold}"
     if installs and now.limited:
-        return Phase.LIMITED, f"a repair needs a restart of kubelet, not allowed now: {now.limited}"
+        return Phase.LIMITED, f"a repair needs to restart kubelet, which is not allowed now: {now.limited}"
     if now.waits:
         return Phase.WAITING, now.waits
     if passes.failures:

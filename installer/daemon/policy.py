@@ -292,19 +292,19 @@ class Policy:
             return _NOTHING  # `install` by hand ends it, or deleting the file
         tried, is_due = self._passes.tried, now >= self._passes.retry_at
         if is_of_a_run(snapshot.hold):
-            why = "a run was cut off that holds kubelet"
+            why = "an interrupted run holds kubelet"
             return self._install(now, snapshot, why) if is_due else _NOTHING
         ours = snapshot.hold.startswith(BY_DAEMON)
         if ours and self._owes_repair and is_due:
-            return self._install(now, snapshot, "the repair that was stopped for a rescue")
+            return self._install(now, snapshot, "resume the repair that a rescue has stopped")
         if tried is None and not (ours and snapshot.relay):
-            return self._install(now, snapshot, "start, with a hold")
+            return self._install(now, snapshot, "start, under a hold")
         if tried is not None and snapshot.inputs != tried:
             return self._install(now, snapshot, "the inputs have changed")
         good_since = self._relay.good_since
         good = good_since is not None and now - good_since >= self._good_seconds
         if ours and good and now - self._returned_at >= HOUR and is_due:
-            return self._install(now, snapshot, "the relay is good again", is_return=True)
+            return self._install(now, snapshot, "the relay answers again", is_return=True)
         return _NOTHING
 
     def _install(self, now: float, snapshot: PollSnapshot, why: str, *, is_return: bool = False) -> Decision:

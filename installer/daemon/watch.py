@@ -26,7 +26,7 @@ _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
 NO_WATCH_LEFT = (
-    "the kernel has no inotify watch left: changes of files are seen some seconds later, pause files too",
+    "the kernel has no inotify watch left: changed files, also pause files, are noticed some seconds late",
     "raise fs.inotify.max_user_instances or fs.inotify.max_user_watches with sysctl",
 )
 """What is wrong if `EventLoop.sees` is false, and what helps."""

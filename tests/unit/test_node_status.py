@@ -75,10 +75,10 @@ def test_a_daemon_that_has_changed_nothing_keeps_the_time_of_the_last_change(
         (
             {"state": "waiting", "generation": "ab12", "wanted": "two", "reason": "other nodes go first"},
             True,
-            "generation ab12, asked for generation two: other nodes go first",
+            "generation ab12, pending generation two: other nodes go first",
         ),
         ({"state": "refused", "generation": "ab12", "reason": "no"}, True, "generation ab12: no"),
-        ({"state": "waiting", "wanted": "two"}, False, "not installed, asked for generation two"),
+        ({"state": "waiting", "wanted": "two"}, False, "not installed, pending generation two"),
         ({"state": "starting"}, True, "an earlier generation"),
     ],
 )

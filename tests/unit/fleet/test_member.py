@@ -237,9 +237,9 @@ def test_a_relay_that_dies_while_it_is_watched_is_a_failure_also_for_the_next_da
     later = MemberNode(store, clock, "node", node.files)
     later.sees()
     later.goes_on(after)
-    later.client.report_result(WorkResult(NO_WORK, False, "its relay died soon after"))
+    later.client.report_result(WorkResult(NO_WORK, False, "the relay died soon afterwards"))
     later.goes_on()
-    assert ("its relay died" in the_breaker(store)) is trips
+    assert ("the relay died" in the_breaker(store)) is trips
 
 
 def test_a_canary_whose_power_was_cut_says_that_it_has_what_others_wait_for(

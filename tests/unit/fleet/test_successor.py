@@ -92,7 +92,7 @@ def test_the_next_node_waits_until_the_plugin_serves_the_first(fleet: Fleet) -> 
     fleet.leave_a()
     assert fleet.waits(fleet.b, 120.0) == "other nodes go first"
     assert [each.message for each in fleet.a.said if each.kind == "permit.waiting"][-1:] == [
-        "cri-resmgr is removed, and no NRI plugin says yet that it serves this node"
+        "cri-resmgr is removed, and no NRI plugin reports yet that it serves this node"
     ]
     fleet.plugin_says("Success", generation=0)  # of the resource as it was
     assert fleet.waits(fleet.b) == "other nodes go first"
@@ -120,7 +120,7 @@ def test_a_plugin_that_never_says_anything_stops_the_second_node(fleet: Fleet) -
             fleet.waits(fleet.b, 5.0)
         fleet.a.goes_on(5.0)
     assert RULES.hold_seconds / 2 <= fleet.clock.now - began < RULES.hold_seconds
-    assert "no NRI plugin says yet that it serves this node" in fleet.waits(fleet.b, 600.0)
+    assert "no NRI plugin reports yet that it serves this node" in fleet.waits(fleet.b, 600.0)
 
 
 def test_the_resource_of_the_node_goes_before_its_groups_and_that_before_the_default() -> None:

@@ -55,7 +55,7 @@ def test_the_way_forward_that_a_pass_could_not_take_is_still_open(settled: Bench
     waited = 0.0
     while settled.look(after=HEARTBEAT) is Action.NOTHING:
         waited += HEARTBEAT
-    assert settled.last.why == "the relay is good again"
+    assert settled.last.why == "the relay answers again"
     assert waited < HOUR + 60
 
 
@@ -77,7 +77,7 @@ def test_a_repair_that_was_stopped_waits_for_a_restart_of_kubelet_and_is_not_for
     while (action := settled.look(after=HEARTBEAT)) in (Action.NOTHING, Action.RESTART_PROXY):
         if action is Action.RESTART_PROXY:
             settled.end(took=0.0)
-    assert settled.last.why == "the repair that was stopped for a rescue"
+    assert settled.last.why == "resume the repair that a rescue has stopped"
 
 
 def test_a_relay_that_falls_silent_again_starts_the_minute_anew(settled: Bench) -> None:
