@@ -1,4 +1,4 @@
-"""For all levels: what tests have measured is said at the end, `--rules` lists rules with their tests, and
+"""For all levels: what tests have measured is printed at the end, `--rules` lists rules with their tests, and
 `--real-PROGRAM` puts a real program into its stand-in's place: in its contract, and on throwaway hosts.
 
 No test is about how fast something is.
@@ -55,7 +55,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_sessionfinish() -> None:
     """The installer runs the proxy's program alone where it runs itself, which is here, and that one writes
-    its pid file to one place, whatever it is told. What names no proxy of this machine is such a file."""
+    its pid file to one place, whatever its options. What names no proxy of this machine is such a file."""
     with suppress(OSError):
         pid = Path(PROXY_PID_FILE).read_text().strip()
         comm = Path("/proc", pid, "comm")

@@ -22,7 +22,7 @@ def apply(cluster: Cluster, fallback: str = NONE, version: str = OLD) -> None:
 
 
 def install(cluster: Cluster, fallback: str = NONE, version: str = OLD) -> None:
-    """Until each node is served, by all that is said of it."""
+    """Until each node is served, by all that it reports."""
     apply(cluster, fallback, version)
     place = ("--namespace", cluster.namespace, "--timeout=240s")
     cluster.kubectl("rollout", "status", f"daemonset/{NAME}", *place)

@@ -1,4 +1,4 @@
-"""What an operator does with the program on a cluster of real programs, and what they are told meanwhile.
+"""What an operator does with the program on a cluster of real programs, and what it reports.
 
 The tests are one story, in this order: each begins with the cluster that the one before has left.
 """

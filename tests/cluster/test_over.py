@@ -1,4 +1,4 @@
-"""From cri-resmgr to an NRI plugin, on a cluster of real programs. What a plugin says of itself is said here.
+"""From cri-resmgr to an NRI plugin, on a cluster of real programs. Plugins' own reports are played.
 
 One story, in this order.
 """

@@ -1,4 +1,4 @@
-"""What is said of a node, compared with what its host is, again and again while something happens."""
+"""What a node reports, compared with the state of its host, again and again while something happens."""
 
 from __future__ import annotations
 

@@ -242,7 +242,7 @@ class Cluster:
             (self._images[version],) = names
         return self._images[version]
 
-    # -- what is said ---------------------------------------------------------------------------------
+    # -- reports --------------------------------------------------------------------------------------
 
     def node(self, node: KubeNode) -> Object:
         """Without anything in it, if there is none of its name."""

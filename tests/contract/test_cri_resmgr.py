@@ -50,7 +50,7 @@ class Proxy:
         write(self.host.disk / "etc/default/cri-resource-manager", f"CONFIG_OPTIONS='{options}'\n")
 
     def start(self, config: str = NONE, options: str = f"--fallback-config={FALLBACK}") -> None:
-        """Starts it anew, whatever it did before, and does not wait. What it then says is `said`."""
+        """Restarts it, whatever it did before, and does not wait. Its output is `said`."""
         self.host.systemctl("stop", PROXY)
         (self.host.root / PID_FILE[1:]).unlink(missing_ok=True)
         for path in (FALLBACK, FORCE):
@@ -61,7 +61,7 @@ class Proxy:
         self.host.systemctl("start", PROXY)
 
     def serve(self, config: str = NONE, options: str = f"--fallback-config={FALLBACK}") -> None:
-        """Starts it anew, and waits until it listens everywhere: to its agent just after the pid file."""
+        """Restarts it, and waits until it listens everywhere: to its agent just after the pid file."""
         self.start(config, options)
         until(lambda: ready(self.host), STARTED)
         if "--force-config" not in options:
@@ -199,7 +199,7 @@ def test_the_pid_file_says_that_it_serves(proxy: Proxy) -> None:
 
 
 def test_the_files_of_a_start_tell_how_long_it_took(proxy: Proxy) -> None:
-    """The relay's socket is made anew before anything else, the pid file written when it serves."""
+    """It creates the relay's socket first, and writes the pid file when it serves."""
     proxy.serve()
     before, served = proxy.times
     assert before <= served

@@ -40,7 +40,7 @@ class Kubelet:
         host.systemctl("daemon-reload")
 
     def configure(self, path: str = CONFIG, /, **keys: object) -> None:
-        """Writes a KubeletConfiguration, as JSON: a real one takes that for YAML, too."""
+        """Writes a KubeletConfiguration, as JSON: a real kubelet reads that as YAML."""
         write(self.host.root / path[1:], json.dumps({**HEAD, **LENIENT, **keys}))
 
     def start(self, **keys: object) -> None:

@@ -1,4 +1,4 @@
-"""Where a pass is a child of the daemon, and what is said of that."""
+"""Where a pass is a child of the daemon, and the warnings about it."""
 
 from __future__ import annotations
 

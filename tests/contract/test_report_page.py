@@ -1,4 +1,4 @@
-"""`report --output html` in a real browser: what a person sees, finds and is told, by mouse and keyboard."""
+"""`report --output html` in a real browser: what a person sees and finds, by mouse and keyboard."""
 
 from __future__ import annotations
 

@@ -236,7 +236,7 @@ def test_enabling_and_disabling(world: World) -> None:
 
 def test_a_changed_file_counts_after_a_reload(world: World) -> None:
     name = world.steady()
-    world.systemd.restart(name, timeout=60)  # a unit that is down is forgotten, and read anew when asked for
+    world.systemd.restart(name, timeout=60)  # systemd forgets a unit that is down
     world.change(name)
     assert world.systemd.unit(name).need_daemon_reload
     assert world.systemd.unit(name).loaded_digest == "one"

@@ -67,7 +67,7 @@ def test_a_change_is_told_at_once(tmp_path: Path, scene: Scene) -> None:
         created, deleted = told_at_once((tmp_path / "x").touch), told_at_once((tmp_path / "x").unlink)
         if created and deleted:
             return
-    pytest.fail("each change is told late")
+    pytest.fail("each change arrives late")
 
 
 def test_other_names_and_other_directories_are_not_told(tmp_path: Path, scene: Scene) -> None:

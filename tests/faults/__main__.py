@@ -34,7 +34,7 @@ SUITES = {
     "swapped": ("disks.swapped", 2_000, "rounds of each operation"),
     "fleet-scenarios": ("fleets.at_size", 10_000, "nodes of the largest fleet to which things happen"),
     "fleet-schedules": ("fleets.schedules", 1_000, "random schedules of a fleet"),
-    "unitfiles": ("inputs.unitfiles", 3_000, "units of kubelet that systemd reads, too"),
+    "unitfiles": ("inputs.unitfiles", 3_000, "units of kubelet that systemd also reads"),
 }
 _SHOWN = 5  # cases that did not hold, each with its reason
 _ROW = "{:<58} {:>7} {:>7} {:>9}\n"

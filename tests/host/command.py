@@ -62,7 +62,7 @@ class Command:
         self.set()
 
     def set(self, *, take_over: bool = False, **sections: Mapping[str, object]) -> None:
-        """Writes the settings; kubelet has to stay up for a second only, unless it is said otherwise."""
+        """Writes the settings; kubelet has to stay up for a second only, unless the test says otherwise."""
         kubelet = {"settleSeconds": 1, **sections.pop("kubelet", {})}
         self.config.write_text(json.dumps({**sections, "takeOver": take_over, "kubelet": kubelet}))
 

@@ -10,7 +10,7 @@ NEW_FLAG = "--max-pods=57"
 class Flavour:
     """How a flavour is served, and where somebody else sets its flags.
 
-    `flags` is the file, `old` what stands in it (empty: it is made, or is written anew), `new` what
+    `flags` is the file, `old` what stands in it (empty: it is created, or rewritten), `new` what
     takes its place; NEW_FLAG is in it.
     """
 

@@ -171,7 +171,7 @@ class DieAfterStep:
 
 @dataclass(frozen=True, slots=True)
 class DieAfter:
-    """Power loss after the step that is said in these words."""
+    """Power loss after the step with this message."""
 
     message: str
 
@@ -325,7 +325,7 @@ def run_apart(
     *,
     only_look: bool = False,
 ) -> Ended:
-    """As `converge`, and tells what was said, too."""
+    """As `converge`, and also returns the messages."""
     command = node.command
     temporary = temporary_directory(node.scratch)
     temporary.mkdir(exist_ok=True)

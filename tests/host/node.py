@@ -65,7 +65,7 @@ class Node:
 
     @contextmanager
     def restarts(self, kubelet: bool, proxy: bool) -> Iterator[None]:
-        """Exactly these units are started anew in the block."""
+        """Exactly these units restart in the block."""
         before = self.invocations()
         yield
         after = self.invocations()

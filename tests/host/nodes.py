@@ -2,7 +2,7 @@
 an API server's stand-in. Each pod of ours is the program at work on its host.
 
 A pod is Available as soon as it is Ready: nothing here waits for `minReadySeconds`. Its readiness probe is
-not run; the file that it looks at is looked at. What a pod mounts stays as it was when it began.
+not run; the test reads the same file instead. A pod's mounts stay as they were when it began.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from tests.host.product import offer_broken, offer_good
 from tests.lib.rules import rule
 from tests.lib.throwaway.kubelet import UNIT, healthz, wait_healthy
 
-#: Takes the port as soon as it is free, and answers as it is told.
+#: Takes the port as soon as it is free, and answers as the test wants.
 _THIEF = """
 import socket, time
 while True:

@@ -205,7 +205,7 @@ def test_kubelets_that_are_started_in_other_ways_take_each_others_place(tmp_path
 
 
 def test_unit_of_another_name(boot: Boot) -> None:
-    """An instance of a template, too."""
+    """Also an instance of a template."""
     node = boot("plain-one-word")
     host, name = node.host, "node-agent@one.service"
     host.systemctl("disable", "--now", UNIT)
@@ -233,7 +233,7 @@ def test_unit_of_another_name(boot: Boot) -> None:
 
 
 def test_script_is_refused_until_an_operator_says_what_it_passes_on(boot: Boot) -> None:
-    """Then the restarted kubelet decides: a node goes back where that was wrong."""
+    """Then the restarted kubelet decides: a node returns if that was wrong."""
     node = boot("plain-one-word")
     host, script = node.host, "/opt/start-kubelet"
     endpoint = "--container-runtime-endpoint=unix:///run/containerd/containerd.sock"

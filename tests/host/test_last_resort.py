@@ -1,4 +1,4 @@
-"""R8: when nothing else is left: what a quarantine keeps, and what a person is told to type."""
+"""R8, when nothing else is left: what a quarantine keeps, and which commands the message names."""
 
 import json
 import re

@@ -133,7 +133,7 @@ def node(booted: Node) -> Node:
 
 
 def delete_everything(cluster: Cluster) -> None:
-    """In the order of the file. What the nodes need to be cleaned stays, and people are told what to do."""
+    """In the order of the file. What the nodes need for their cleanup stays; the output says what is next."""
     refused = cluster.delete(*cluster.objects)
     kinds = {said.split()[0] for said in refused}
     rights = {"serviceaccounts", "roles", "rolebindings", "clusterroles", "clusterrolebindings"}

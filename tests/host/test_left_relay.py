@@ -97,7 +97,7 @@ def test_a_person_who_restarts_kubelet_again_and_again_does_not_leave_the_relay(
 
 @rule("R12")
 def test_the_whole_unit_frozen_while_it_starts(node: Node) -> None:
-    """The part of the guard that would give up in time is frozen, too."""
+    """The part of the guard that would give up in time is also frozen."""
     node.fault("cri-resmgr", '{"startup": "listen-only"}')
     node.host.systemctl("restart", "--no-block", PROXY)
     within(SOON, lambda: node.host.show(PROXY, "SubState") == "start-post")

@@ -37,7 +37,7 @@ def node(host: ThrowawayHost, tmp_path: Path) -> Node:
     return Node(host, tmp_path)
 
 
-#: How it is said, up to the weight itself.
+#: The message, up to the weight itself.
 CHANGES = rf"CPUs [0-9,-]+ -> {ALL_CPUS.read_text().strip() if not UNSEEN else ''}, CPU weight {LOWEST} -> "
 
 

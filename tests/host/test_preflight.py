@@ -329,7 +329,7 @@ def test_warnings(node: Node) -> None:
 
 
 def test_versions_that_do_not_go_together(node: Node) -> None:
-    """kubelet is asked for its version when something is to be changed; what hurts is said before."""
+    """The run asks kubelet for its version only before a change, and refuses what would hurt."""
     node.write("/etc/standin-kubelet.json", '{"version": "1.38.1"}')
     (node.command.payload / "VERSION").write_text("v0.8.4\n")
     said = node.refused("kubelet-too-new")

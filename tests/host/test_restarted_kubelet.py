@@ -112,7 +112,7 @@ def test_a_removal_whose_pod_is_refused_and_killed_half_way_leaves_a_node_that_w
     node: Node, assigned: Assigned, begin: Begin
 ) -> None:
     """The node has lost the label that the DaemonSet selects: the kubelet that the removal has restarted
-    admits the pod no more. So it is the next run's to end it."""
+    no longer admits the pod. So the next run ends it."""
     node.run("install")
     other = create_container(node.host, node.host.runtime_socket, "other")
     with begin("remove") as (running, _, identity):

@@ -40,7 +40,7 @@ sys.exit(Daemon(command, build_reporter("json", sys.stdout), Cluster()).run())
 
 
 def start(node: Node, scratch: Path, name: str = "one", cluster: str = "", good: int = 2) -> Daemon:
-    """The pod `name`; `cluster` is what WITH_CLUSTER is told, `good` the seconds that make a relay good."""
+    """The pod `name`; `cluster` is passed to WITH_CLUSTER, `good` is the seconds that make a relay good."""
     ready_file = scratch / f"ready-{name}"
     inputs = node.command.globals()[1::2]
     argv = [sys.executable, "-c", WITH_CLUSTER, cluster, *inputs, str(ready_file)] if cluster else []

@@ -27,7 +27,7 @@ PODS = "/run/pods"
 #: Where a pod finds the API server's authority and its token.
 ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
 
-#: What containerd gives to a container of which nothing is said.
+#: What containerd gives a container by default.
 USUAL_CAPABILITIES = (
     *("AUDIT_WRITE", "CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "MKNOD", "NET_BIND_SERVICE"),
     *("NET_RAW", "SETFCAP", "SETGID", "SETPCAP", "SETUID", "SYS_CHROOT"),
@@ -186,7 +186,7 @@ class Pod:
         return self.wait(END_SECONDS)
 
     def destroy(self) -> None:
-        """As kubelet does with a pod that it admits no more: SIGTERM, then SIGKILL for all that is in its
+        """As kubelet does with a pod that it no longer admits: SIGTERM, then SIGKILL for all that is in its
         container, which goes with its file system and its volumes."""
         self.signal("SIGTERM")
         ctr(self.host, "tasks", "kill", "--all", "--signal", "SIGKILL", self.name)
@@ -326,7 +326,7 @@ class Pod:
         if self._account:
             yield f"--mount=type=bind,src={self.directory}/account,dst={ACCOUNT},options=rbind:ro"
 
-    # -- what ctr is told -----------------------------------------------------------------
+    # -- ctr's arguments ------------------------------------------------------------------
 
     def _entrypoint(self) -> list[str]:
         """Of the image: ctr leaves it out as soon as there are words behind the name."""

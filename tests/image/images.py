@@ -27,7 +27,7 @@ NAME = "localhost/cri-resmgr-installer"
 PACKAGES = ("usr-is-merged", "python3", "python3-yaml")
 PURGE = """chroot "$1" apt-get --yes --quiet purge usrmerge perl 'perl-modules-*' 'libperl5*'"""
 AUTHORITIES = Path("/etc/ssl/certs/ca-certificates.crt")
-STORE_LIMIT = 3 << 30  # bytes; beyond it the builder's store begins anew
+STORE_LIMIT = 3 << 30  # bytes; beyond it the builder's store is emptied
 KEPT_IMAGES = 6
 
 

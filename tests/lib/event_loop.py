@@ -42,7 +42,7 @@ class Scene:
         self.until(lambda: False, seconds)
 
     def hears(self) -> bool:
-        """Whether anything is told from now on, and then nothing more."""
+        """Whether anything is reported from now on, and then nothing more."""
         heard = self.until(lambda: self.told > 0)
         self.rest()
         self.told = 0

@@ -407,7 +407,7 @@ class FakeClock:
 
 @dataclass
 class FakeValidator:
-    """`complaint` is said about every configuration, or computed from its bytes."""
+    """`complaint` is the verdict on every configuration, or computed from its bytes."""
 
     complaint: str | Callable[[bytes], str] = ""
     on_see: Callable[[Path], str] = lambda _state: ""

@@ -162,7 +162,7 @@ class Node:
         return answer
 
     def end(self, ok: bool | None = True, work: PlannedWork = NEW, why: str = "it is broken") -> PermitAnswer:
-        """As `run` does: only what the fleet waits for is told."""
+        """As `run` does: reports only what the fleet waits for."""
         tells = work.begins and (ok is not True or self.held.canary)
         result = WorkResult(work, ok, "" if ok else why) if tells else None
         answer = self._ask().end(WorkEnd(result, self.held.permit, self.held.version))

@@ -103,7 +103,7 @@ class Machine:
             raise
 
     def start(self) -> None:
-        """Switches it on, and no more. It is killed with this process, however that dies."""
+        """Switches it on, nothing else. It dies with this process, however that dies."""
         if self._qemu is not None:
             raise MachineError("the machine is on")
         self._qemu = subprocess.Popen(

@@ -1,7 +1,7 @@
 """What a machine is made of: Debian's kernel, a disk with a node on it, and a kit with what the tests bring.
 
 All of it comes from this machine's distribution, by way of the tree that throwaway hosts are made from. What
-takes long is kept between runs. The disk is a copy for each machine, so that the next one starts anew.
+takes long is kept between runs. Each machine gets a copy of the disk, so that all start alike.
 """
 
 from __future__ import annotations

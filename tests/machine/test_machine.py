@@ -49,7 +49,7 @@ def test_an_upgrade_that_fails_goes_back(node: MachineNode) -> None:
     assert "the last good generation is in place again" in ended.err
     node.payload = good
     node.expect_good()
-    # On a busy machine the good proxy may start too slowly for kubelet to wait: then that is said.
+    # On a busy machine the good proxy may start too slowly for kubelet to wait: then the run says so.
     moved = "restart kubelet" in ended.out + ended.err
     assert (node.show("kubelet", "InvocationID") != kubelet) is moved
 

@@ -1,4 +1,4 @@
-"""Who is told what by the API server's words: evidence, selectors, names, and what is written."""
+"""What follows from the API server's answers: evidence, selectors, names, and what is written."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which kubelets, proxies and runtimes go together, and what is said of those that do so only in part."""
+"""Which kubelets, proxies and runtimes go together, and the warnings about those that do so only in part."""
 
 from __future__ import annotations
 

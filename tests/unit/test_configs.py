@@ -1,4 +1,4 @@
-"""cri-resmgr's own configuration: what is taken, what is refused and how that is said."""
+"""cri-resmgr's own configuration: what is accepted, what is refused, and the messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is kept for a way back may be damaged: it is kept anew or named, and never taken for nothing."""
+"""What is kept for a rollback may be damaged: it is kept again or named, and never ignored."""
 
 from __future__ import annotations
 

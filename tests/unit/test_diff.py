@@ -221,7 +221,7 @@ def test_removal_of_nothing_is_empty() -> None:
 
 
 def removed(**proxy: object) -> HostSnapshot:
-    """After a removal that went through, but for what is said of the proxy's unit."""
+    """After a removal that went through, except for the state of the proxy's unit."""
     state = replace(UnitState(paths.PROXY_UNIT), **proxy)  # type: ignore[arg-type]
     bare = but(CONVERGED, files={}, proxy=state, proxy_process=None)
     return but(bare, on_relay=False, proxy_linked=False)

@@ -133,7 +133,7 @@ SHOOT = parse_cluster({"spec": {"shoot": {"spec": {"kubernetes": {"version": "1.
 
 
 def errors_of(renderer: Renderer, config: object, deleted: str = "") -> dict[str, Any]:
-    """The lastError that Gardener is told for this providerConfig."""
+    """The lastError for this providerConfig."""
     metadata = {"namespace": "shoot--a--b", "generation": 1} | (
         {"deletionTimestamp": deleted} if deleted else {}
     )
@@ -194,7 +194,7 @@ def test_many_small_aliases_are_counted_together() -> None:
 
 
 def test_a_thousand_faults_are_told_in_a_few_words() -> None:
-    """What is told has to fit into the Extension."""
+    """The message must fit into the Extension."""
     error = errors_of(RENDERER, {f"key{n}": "x" for n in range(4000)})
     assert len(error["description"]) <= 4000
 

@@ -121,7 +121,7 @@ def test_a_node_that_said_it_waits_says_that_it_works_with_the_look_before_the_p
 
 
 def test_what_did_not_come_through_is_not_believed_to_be_known(tmp_path: Path) -> None:
-    """Where the status may not be written, the Node is looked at, and gets its annotation all the same."""
+    """Without the right to write the status, the pod still reads the Node and writes its annotation."""
     scene = begun(tmp_path / "one")
     scene.report(state(Phase.CONVERGED))
     denied = {**TOLD, "condition": ("denied", "403: Forbidden")}

@@ -1,4 +1,4 @@
-"""What a Node is told about itself: only what differs, and only what is ours."""
+"""What a Node's status gets: only what differs, and only what is ours."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is said of each node of a fleet, from what the API server has of it."""
+"""The verdict on each node of a fleet, from what the API server knows about it."""
 
 from __future__ import annotations
 

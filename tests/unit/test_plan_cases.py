@@ -1,7 +1,7 @@
 """Every plan case of tests/cases/plans, and what must be true of all of them.
 
 `python -m tests.lib.plancases` writes what is planned into `expected`: read each one then, for the code may
-be wrong. A case that says `wrong` (why) expects what is right, and fails as soon as the code is, too.
+be wrong. A case that says `wrong` (why) expects what is right, and fails as soon as the code is right.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The operator's settings: what a file gives, and what is said about a wrong one."""
+"""The operator's settings: what a file gives, and the messages about a wrong one."""
 
 from __future__ import annotations
 

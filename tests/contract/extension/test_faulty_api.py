@@ -169,7 +169,7 @@ def test_a_mirror_that_breaks_ends_the_replica(world: Landscape) -> None:
 
 
 def test_a_watch_that_hangs_is_said_to_the_probes(world: Landscape, tmp_path: Path) -> None:
-    """And what does its work is not: each thread is heard of, while nothing happens too."""
+    """And what does its work is not: each thread reports, even while nothing happens."""
     now, hangs, lifted, alive = [0.0], threading.Event(), threading.Event(), tmp_path / "alive"
     watchdog = Watchdog(alive, lambda: now[0])
 

@@ -41,7 +41,7 @@ def test_one_of_two_replicas_acts_and_the_other_follows(world: Landscape, start:
     world.rest(SHOOT, "Create Succeeded")
     leader = world.seed.get(Name(LEASES, "extension", "cri-resmgr-extension-leader-election"))
     held_by = leader["spec"]["holderIdentity"]
-    world.seed.wait(lambda: world.seed.find(EVENTS, SHOOT))  # which are told after what they tell of
+    world.seed.wait(lambda: world.seed.find(EVENTS, SHOOT))  # Events come after what they report
     acted = {each["reportingInstance"] for each in world.seed.find(EVENTS, SHOOT)}
     assert acted == {held_by}
     (first if held_by == "replica-1" else second).stop()

@@ -81,7 +81,7 @@ def test_a_page_that_goes_on_nowhere_is_refused(admin: Caller) -> None:
 
 
 def test_a_list_that_was_forgotten_goes_on_as_it_is_now(server: ApiServer, label: str) -> None:
-    """Where it goes on is said with the refusal."""
+    """The refusal says where to go on."""
     admin = server.admin
     made = [create(admin, label, name=f"m-{label}-{at}") for at in range(4)]
     first = admin.call("GET", chosen(label, "&limit=2")).body
@@ -97,7 +97,7 @@ def test_a_list_that_was_forgotten_goes_on_as_it_is_now(server: ApiServer, label
 
 
 def test_the_client_goes_on_with_a_list_that_was_forgotten(server: ApiServer, label: str) -> None:
-    """A watch from the version that it has misses nothing, or is told that all is to be listed again."""
+    """A watch from the client's version misses nothing, or tells the client to list everything again."""
     made = {create(server.admin, label)["metadata"]["name"] for _ in range(5)}
     found = list[str]()
     versions = set[str]()

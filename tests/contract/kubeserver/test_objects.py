@@ -112,7 +112,7 @@ def test_the_status_of_a_node_is_written_at_its_own_path_only(admin: Caller, nod
 
 
 def test_a_strategic_patch_knows_one_condition_from_another(admin: Caller, node: Object) -> None:
-    """And takes annotations and labels at the path of the status, too."""
+    """It also accepts annotations and labels at the path of the status."""
     for kind in ("Theirs", "Ours"):
         patch = {"status": {"conditions": [{"type": kind, "status": "True"}]}}
         admin.call("PATCH", f"{path_of(node)}/status", patch, "strategic-merge")

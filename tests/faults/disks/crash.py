@@ -2,7 +2,7 @@
 
 What POSIX promises is little: the content and mode of a file are there after an fsync of the file, a
 name after an fsync of its directory, in any order among themselves; a rename is whole or has not
-happened. What is not yet promised may be there, too. (fsync(2); rename in POSIX.1-2017.)
+happened. What is not yet promised may also be there. (fsync(2); rename in POSIX.1-2017.)
 
 A tree here is a value; nothing is on a disk until `build` puts it there.
 """

@@ -1,7 +1,7 @@
 """A node whose units are started from the files as they lie on its disk, with no system but that.
 
 Its processes testify what they were started from, as real ones do, so that what the installer derives
-from them is derived here, too. A proxy serves if its files are whole; its program fails if it says so.
+from them is derived here as well. A proxy serves if its files are whole; its program fails if it says so.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A disk that fails at any operation: full, read-only from there on, or with an I/O error.
 
-Each plan is carried out on a disk that fails at one operation, for all of them. The run has to say what
+Each plan is carried out on a disk that fails at one operation, for all of them. The run must say what
 and what helps, may not blame the version for it, and leaves a kubelet that is well; when the disk is
 good again the next run converges, and a removal gives back what was there before us.
 """
@@ -178,7 +178,7 @@ class Ward(Bench):
         return "it was blamed" if isinstance(error, RolledBackError) and error.remembered else ""
 
     def _goes_on(self, node: Node, recorded: Recorded) -> str:
-        """The same node, not booted anew, with a disk that is good again."""
+        """The same node without a reboot, with a disk that is good again."""
         ended = self._run(node, recorded.plan.now, recorded.plan)
         if recorded.plan.fails != (ended == "rolled back"):
             return f"the next run, on the same boot: {ended}"

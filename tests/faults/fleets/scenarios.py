@@ -103,7 +103,7 @@ def bad_generation(chance: Chance, seed: int) -> list[str]:
 
 
 def bad_generation_in_unrest(chance: Chance, seed: int) -> list[str]:
-    """The same, where each pod is replaced in the middle of its pass: its failure is told by the next one."""
+    """The same, where each pod is replaced in the middle of its pass: the next pod reports its failure."""
     fleet = SimFleet(chance.natures(bad=frozenset({"two"})), RULES, seed)
     fleet.install("one")
     fleet.controller.apply("two")

@@ -235,7 +235,7 @@ class SimNode:
                 self.failed.add(generation)
 
     def die(self) -> None:
-        """Its power is gone, and all that ran there: nothing is told."""
+        """Its power fails, and all that ran there dies without a report."""
         self.is_dead = True
         self.boots += 1
         self.busy = False

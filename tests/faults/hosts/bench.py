@@ -61,7 +61,7 @@ class Bench:
             return ""
 
     def finish(self, tried: Tried) -> None:
-        """Nothing is left of all that, by systemd's word, too."""
+        """Nothing is left of all that, and systemd agrees."""
 
         def leave(node: Node) -> str:
             put_right(node)

@@ -85,7 +85,7 @@ class Ground:
         return tuple(edits)
 
     def lay_drop_ins(self) -> None:
-        """Those of the flavour, anew."""
+        """Those of the flavour, as at the start."""
         own = TREES / self.flavour / DROP_INS[1:]
         if own.is_dir():
             shutil.copytree(own, self.node.path(DROP_INS))
@@ -130,7 +130,7 @@ class Ground:
             assert self._start_time(pid) == since, f"the container {name} has died"
 
     def _start_time(self, pid: int) -> str:
-        """The start time of a process, empty if it runs no more."""
+        """The start time of a process, empty if it has ended."""
         try:
             words = (self.host.root / f"proc/{pid}/stat").read_text().rpartition(")")[2].split()
         except (FileNotFoundError, ProcessLookupError):

@@ -123,8 +123,8 @@ class Changing(Node):
 
     def _expect_served(self, case: Case, arguments: list[str]) -> None:
         ended = self._converge(Mode.INSTALL)
-        if "running" in case.expected and "other arguments than the unit" in ended.message:
-            # What becomes of arguments its running process has to show: that of the last kubelet cannot.
+        if "running" in case.expected and ended.how == "UnservableHostError":
+            # Only its running process shows what becomes of its arguments: that of the last kubelet cannot.
             assert self._converge(Mode.REMOVE).how in ("changed", "nothing")
             assert self._restart() == arguments
             ended = self._converge(Mode.INSTALL)

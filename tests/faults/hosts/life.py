@@ -106,7 +106,7 @@ class Life:
         return edited and " kubelet:" in line
 
     def _keep_directories(self) -> None:
-        """Those in which somebody has something stay, whoever has made them, and are ours no more."""
+        """Those in which somebody else has something stay, whoever created them, and are no longer ours."""
         for path in (PAUSE, SOMEBODYS_DROP_IN):
             if path in self.before:
                 self.note(posixpath.dirname(path))

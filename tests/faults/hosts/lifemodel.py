@@ -75,7 +75,7 @@ class Asked:
     directory: str = UNIT_DIRECTORIES[0]
 
     def restarts_proxy(self, other: Asked) -> bool:
-        """Whether the proxy has to be started anew for the other."""
+        """Whether the proxy has to restart for the other."""
         forced = {self.configuration, other.configuration} <= {"forced", "forced with a logger"}
         same = forced or self.configuration == other.configuration
         # The guard's deadline matters at the next start only.

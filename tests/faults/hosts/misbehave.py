@@ -2,7 +2,7 @@
 
 Each case is played on a real host. The run has to end in the time and with the exit code of the table, with
 words that name the cause and what helps, in a state that the table names; when the cause is gone, the next
-run converges. So, too, if the host boots anew before the cause is gone: kubelet comes up by itself then,
+run converges. The same holds if the host reboots before the cause is gone: kubelet comes up by itself then,
 unless it is kubelet that is sick, and a run ends in time whatever has outlived the boot.
 """
 

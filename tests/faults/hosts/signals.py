@@ -104,7 +104,7 @@ def at_each_step(bench: Bench, way: Way, seed: int, stride: int = 1, first: int 
 
 def together(node: Node, modes: tuple[Mode, ...]) -> None:
     """Starts the command line several times at once: one works, and the others say who that is; who comes
-    when that one has ended works, too. Raises AssertionError."""
+    when that one has ended works as well. Raises AssertionError."""
     with ExitStack() as stack:
         processes = [stack.enter_context(start_command(node, mode)) for mode in modes]
         said = {process.pid: process.communicate(timeout=180.0)[0] for process in processes}

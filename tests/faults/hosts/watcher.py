@@ -34,7 +34,7 @@ class Watcher(Daemon):
             time.sleep(_POLL)
 
     def end_well(self) -> None:
-        """It goes when it is told to, and says that it does."""
+        """It ends on request, and says so."""
         code = self.end()
         # Before it listens to signals it has done nothing.
         unborn = code == -signal.SIGTERM and not self.events

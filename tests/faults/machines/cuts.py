@@ -10,7 +10,7 @@ from tests.machine.machine import MachineError
 from tests.machine.node import NEW, OLD, MachineNode, difference
 
 SEED = 20
-#: At most so many lines are said by a run that changes something.
+#: A run that changes something prints at most so many lines.
 LINES = 30
 
 

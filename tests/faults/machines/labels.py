@@ -16,7 +16,7 @@ from tests.machine.node import NEW, MachineNode, difference
 SELINUX = "security=selinux enforcing={} sysctl.kernel.printk_ratelimit=0"
 THEIR_LABEL = "system_u:object_r:tmp_t:s0"
 OUR_DIRECTORIES = ("/opt/intel", STATE, "/etc/cri-resmgr", "/etc/systemd/system/kubelet.service.d")
-#: Everything since the boot, by the kernel and by its audit log; what is denied in permissive mode, too.
+#: Everything since the boot, by the kernel and its audit log, including what permissive mode would deny.
 DENIED = "journalctl --boot --output=cat | grep 'avc: *denied' || :"
 #: What of a denial tells one kind from another: the rest are pids and inodes.
 KIND = re.compile(r"(?:\{ [^}]*\}|\b(?:comm|name|path|scontext|tcontext|tclass)=\S+)")

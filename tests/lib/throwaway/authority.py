@@ -57,7 +57,7 @@ class StrictServer(KubeServer):
         self._directory, self._policies = directory, policies
         self._tokens: dict[str, _Token] = {}
         self._asking = _ADMIN
-        self.denied: list[str] = []  # what pods have asked in vain
+        self.denied: list[str] = []  # what pods were denied
         if not policies:
             self.unknown.add(POLICIES.group)
         for name in ("default", "kube-system"):

@@ -68,7 +68,7 @@ class ThrowawayHost:
 
     @property
     def disk(self) -> Path:
-        """Its root directory as it is on disk: there while it is off, too."""
+        """Its root directory on disk, which exists even while the host is off."""
         if self._keeper is None:
             raise HostError("the host is gone")
         return Path(f"/proc/{self._keeper.pid}/root{keeper.BASE}/root")

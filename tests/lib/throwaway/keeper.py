@@ -87,7 +87,7 @@ def remove_cgroup(directory: Path) -> None:
 
 
 def remove_orphans() -> None:
-    """Removes the cgroups of keepers that are no more."""
+    """Removes the cgroups of keepers that have ended."""
     for root in cgroup_roots():
         for directory in root.glob(f"{PREFIX}-*"):
             match = re.fullmatch(rf"{PREFIX}-(\d+)-(\d+)", directory.name)
@@ -119,7 +119,7 @@ class Keeper:
             (BASE / name).mkdir()
         lower = self.system
         if not os.path.isdir(lower):
-            # With the last mount of it, its loop device goes, too.
+            # With the last mount of it, its loop device goes.
             subprocess.run(["mount", "-o", "loop,ro", lower, BASE / "lower"], check=True)
             lower = f"{BASE}/lower"
         options = f"lowerdir={lower},upperdir={BASE}/upper,workdir={BASE}/work"

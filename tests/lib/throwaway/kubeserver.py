@@ -4,7 +4,7 @@ patches, the status subresource, generations, finalizers, the cascading deletion
 owner has, immutable Secrets.
 
 It behaves as the page "API concepts" of Kubernetes' documentation says. Plain HTTP without authentication,
-unless it is told to be secure.
+unless it is asked to be secure.
 """
 
 from __future__ import annotations
@@ -456,7 +456,7 @@ class KubeServer:
         self, kind: Kind, namespace: str, query: dict[str, str], cut: int
     ) -> Iterator[dict[str, Any] | None]:
         """Events; None when nothing has happened for a moment. Ends when watches of `cut` end. Who names no
-        version is told first what there is. There is no bookmark where nothing of the kind has changed."""
+        version first gets what exists. There is no bookmark where nothing of the kind has changed."""
         seen = int(query.get("resourceVersion") or 0)
         end = time.monotonic() + float(query.get("timeoutSeconds") or 300)
         told, newest = time.monotonic(), -1  # version of the newest change that he knows to be passed

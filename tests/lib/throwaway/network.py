@@ -24,7 +24,7 @@ _SECONDS = 30.0
 
 
 class Network:
-    """`with Network() as network:` there is one; hosts join it, at each of their boots anew."""
+    """`with Network() as network:` there is one; hosts join it at each of their boots."""
 
     def __init__(self) -> None:
         self._holder: subprocess.Popen[bytes] | None = None

@@ -413,7 +413,7 @@ def test_planned_work_does_not_begin_while_nobody_says_whether_the_node_is_pause
     ],
 )
 def test_a_fault_of_the_nodes_environment_stops_no_generation(outcome: Outcome, ok: bool | None) -> None:
-    """What was rolled back and blamed on nothing gives its permit back, and says no more."""
+    """A rollback that blames nothing returns its permit, and reports nothing."""
     result = build_result(Action.INSTALL, outcome, ONE)
     assert result
     assert result.ok is ok

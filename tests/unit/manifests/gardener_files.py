@@ -1,4 +1,4 @@
-"""What Gardener users have: files, and what is said of them."""
+"""What Gardener users have: files, and the messages about them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ READ = "a Shoot, an Extension, a ControllerDeployment, the values of its chart, 
 
 
 class Given:
-    """Files of Gardener users, and what is said of them: faults without the directory, warnings."""
+    """Files of Gardener users, and the messages about them: faults without the directory, warnings."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory

@@ -49,7 +49,7 @@ def applied(case: str) -> str:
 
 
 def expected(case: str) -> tuple[Path, str]:
-    """The file of a case, and what it has to say: everything, or what differs from the minimal one, as a
+    """The file of a case, and its expected content: everything, or what differs from the minimal one, as a
     unified diff without numbers of lines, which any change of the minimal case would move."""
     if case in WHOLE:
         return CASES / case / "expected.yaml", rendered(case)

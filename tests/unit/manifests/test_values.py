@@ -65,7 +65,7 @@ FAULTS = (
 
 
 def faults_of(directory: Path, values: str = "", **given: Any) -> list[str]:
-    """What is said, with the file called values.yaml."""
+    """The messages, with the file called values.yaml."""
     values_file = directory / "values.yaml"
     values_file.write_text(values or "images: {installer: example.org/x:1}\n")
     options = ManifestOptions(values=values_file, **given)

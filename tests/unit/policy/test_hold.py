@@ -1,4 +1,4 @@
-"""When the policy keeps a hold, and when kubelet goes back to the relay."""
+"""When the policy keeps a hold, and when kubelet returns to the relay."""
 
 from __future__ import annotations
 

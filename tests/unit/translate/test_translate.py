@@ -87,7 +87,7 @@ def at(value: Any, path: str) -> Any:
 
 
 def check_nothing_silent(configs: Mapping[str, str], found: Translation) -> None:
-    """Each value is reported once, and what is said to be written is there."""
+    """Each value is reported once, and what the report claims is in the output."""
     from installer.inputs.policy import unfold
 
     for key, content in configs.items():

@@ -21,7 +21,7 @@ _STARTING = f"write {PROXY_ENVIRONMENT}"  # the last line before the proxy's sta
 _MOVING = f"write {KUBELET_ENVIRONMENT}"  # the last line before kubelet's
 _SLOW = '{"serveDelaySeconds": 2}'
 _LOCK = "/run/cri-resmgr-installer.lock"
-# The next process that the kernel starts on this host gets the number that it is told.
+# Sets the number of the next process that the kernel starts on this host.
 _REUSED = f"""
 pid=$(systemctl show --value --property=MainPID {PROXY})
 systemctl stop {PROXY}
@@ -35,7 +35,7 @@ done
 [ $! = $pid ] && grep -qx $pid /run/cri-resmgr.pid
 """
 
-#: What becomes of it, by which commands of systemctl's, and what is said of that in the middle of a job.
+#: The systemctl commands, their effect, and the message about it in the middle of a job.
 _BUS_DAEMON = (
     ("is stopped", "stop dbus.socket dbus.service", "start dbus.socket dbus.service", "system bus"),
     (

@@ -33,7 +33,7 @@ class Kubelet(StrEnum):
 
 
 class Reboot(StrEnum):
-    """Whether the host boots anew before it is over; what does not outlive a boot is over then."""
+    """Whether the host reboots before it is over, which ends what does not outlive a boot."""
 
     NEVER = "without a reboot"
     MEANWHILE = "the power is cut while the run is at work"

@@ -1,4 +1,4 @@
-"""The real command line as a process that waits where it is told to, and whose clock can be set.
+"""The real command line as a process that waits at a given point, and whose clock can be set.
 
 A throwaway host has the clock of the machine: libfaketime answers for the time of day of one process, and
 the clocks that nobody sets go on as they are.

@@ -22,7 +22,7 @@ Faults (faults.py; the file is FAULTS below):
     ignoreTerm           true: SIGTERM does not end it
     forgetsRequests      true: what its cache says of requests does not count
     reload               "refuse": SIGHUP is refused until it is restarted;
-                         "silent": nothing comes of it, and nothing is said
+                         "silent": no effect and no message
 
 Beside what the real one says it logs the checksum of each file that it has
 read, its own first: `read_line`.
@@ -317,7 +317,7 @@ class Resmgr:
 
     def take_config(self, message: bytes) -> bytes:
         """SetConfig, of the agent: what is accepted is kept, and its policy is for the next start. What is
-        not is said in the answer. Its other call, SetAdjustment, is answered and has no effect."""
+        not is reported in the answer. Its other call, SetAdjustment, is answered and has no effect."""
         try:
             entries = [strings(value) for number, value in fields(message) if number == 2]
         except (ValueError, IndexError):

@@ -1,4 +1,4 @@
-"""What a stand-in was told to do wrong, and how fast: read anew at each start.
+"""What a stand-in should do wrong, and how fast: read at each start.
 
 Baked into its file when that was built, overridden by a file on the host, so a
 test can switch a fault on without touching what the installer manages.

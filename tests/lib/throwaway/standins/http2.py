@@ -114,7 +114,7 @@ class Connection:
 def refuse_calls(client: socket.socket, is_over: Callable[[], bool]) -> None:
     """A server's end: each call fails as UNAVAILABLE, until the client goes or, at a call, it is over.
 
-    Then the client is told to connect anew, as gRPC does by itself.
+    Then the client must reconnect, as gRPC does by itself.
     """
     connection = Connection(client, math.inf)
     failed = b"".join(

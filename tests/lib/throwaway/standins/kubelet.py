@@ -42,7 +42,7 @@ IMAGE_INFO = "/runtime.v1.ImageService/ImageFsInfo"
 VERSION = "1.29.14"
 STARTED = time.monotonic()
 
-#: Flags that there are no more.
+#: Flags that Kubernetes removed.
 GONE = ("--container-runtime",)
 
 #: How long the runtime may take to answer.
@@ -148,7 +148,7 @@ def endpoint(argv: list[str], config: dict[str, Any]) -> str:
 
 
 def image_endpoint(argv: list[str], config: dict[str, Any], address: str) -> str:
-    """Where images are: with the runtime, if nothing else is said."""
+    """Where images are: with the runtime by default."""
     return flag(argv, "image-service-endpoint") or config.get("imageServiceEndpoint") or address
 
 

@@ -9,7 +9,7 @@ a pod are those of the runtime that have its labels. Probes are those of readine
 
 As kubelet 1.36 does it (pkg/kubelet/prober, lifecycle/predicate.go), and nothing is kinder:
 
-- A start admits each pod of the node anew. One whose `nodeSelector` the node's labels no longer fit is
+- A start admits each pod of the node again. One whose `nodeSelector` the node's labels no longer fit is
   refused, and its containers are killed, whatever grace they are promised.
 - A container is ready while there is no probe worker for it yet: those that kubelet finds at its start get
   theirs late. With one, it is what the probe said, and not ready before it has said anything.
