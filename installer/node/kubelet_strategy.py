@@ -275,7 +275,8 @@ def analyse_kubelet(snapshot: HostSnapshot, settings: Settings) -> KubeletAnalys
     """Parse kubelet's unit once and derive everything from it. A unit that does not exist is no refusal here:
     preflight reports it."""
     base, unit, process = snapshot.base, snapshot.kubelet.unit, snapshot.kubelet.process
-    if is_behind_shell(process):
+    behind_shell = is_behind_shell(process)
+    if behind_shell:
         process = None  # not kubelet
     if not base.texts:
         refusals = (_unreadable(unit),) if unit.load_state == "loaded" else ()
@@ -287,7 +288,8 @@ def analyse_kubelet(snapshot: HostSnapshot, settings: Settings) -> KubeletAnalys
     hidden = launch if by_script and process is None else None
     endpoint = _unknown(hidden) if hidden else base_endpoint(base, process, next_start)
     choice = choose_strategy(parsed, settings, base, snapshot.kubelet.process)
-    found = (endpoint, choice)
+    # Behind a shell, the refused choice is also why the endpoint is unknown.
+    found = (choice,) if behind_shell and isinstance(choice, Finding) else (endpoint, choice)
     return KubeletAnalysis(
         endpoint=endpoint if isinstance(endpoint, str) else "",
         choice=choice if isinstance(choice, Choice) else None,

@@ -174,6 +174,13 @@ def test_the_endpoint_of_a_kubelet_that_does_not_run_is_not_guessed(flag: str) -
     assert "start kubelet" in found.refusals[0].hint
 
 
+def test_a_kubelet_behind_a_shell_is_refused_once_and_not_called_stopped() -> None:
+    expected = yaml.safe_load((CASES / "script-child" / "expected.yaml").read_text())
+    base = load_base(CASES / "script-child" / "tree")
+    found = analysed(base, running(expected, base))
+    assert [one.code for one in found.refusals] == ["kubelet-behind-shell"]
+
+
 def test_a_loaded_unit_without_readable_files_is_a_refusal_of_its_own() -> None:
     found = analysed(KubeletBase())
     assert [one.code for one in found.refusals] == ["kubelet-unit-unreadable"]
