@@ -12,7 +12,7 @@ from typing import Protocol
 
 from installer.errors import InvalidInputError
 from installer.gardener.desired import EXTENSION_TYPE, OperatorFaultError, Wanted
-from installer.gardener.nodes import Node, Nodes, name_nodes
+from installer.gardener.nodes import Nodes, name_nodes
 from installer.gardener.resources import Extension, ManagedResource, Shoot
 from installer.gardener.status import CONFIGURATION_PROBLEM, Condition, Operation, Report, build_health
 from installer.gardener.sweep import Swept
@@ -214,25 +214,16 @@ def _delete(situation: Situation, renderer: Render, ask: Ask) -> Decision:
     applied = resource.status_of("ResourcesApplied") == "True"
     if not nodes.done:
         # gardener-resource-manager does not know what a failed installation has left.
-        return replace(_cleaning(situation, _what_is_awaited(nodes)), uninstall=applied and nodes.installed)
+        left = [*nodes.left, *nodes.silent]
+        what = f"Not yet clean: {name_nodes(left)}." if left else nodes.unknown or nodes.pending
+        return replace(_cleaning(situation, what), uninstall=applied and nodes.installed)
     if not applied:
-        return _cleaning(
-            situation, resource.message_of("ResourcesApplied") or "The removal is being applied."
-        )
-    left = f" Left as they are: {name_nodes(nodes.given_up)}." if nodes.given_up else ""
-    return _delete_resource(resource, f"{_clean(nodes)}{left}")
-
-
-def _clean(nodes: Nodes) -> str:
+        what = resource.message_of("ResourcesApplied") or "The removal is being applied."
+        return _cleaning(situation, what)
     clean = nodes.count - len(nodes.given_up)
-    return "One node is clean." if clean == 1 else f"{clean} nodes are clean."
-
-
-def _what_is_awaited(nodes: Nodes) -> str:
-    left: list[Node] = [*nodes.left, *nodes.silent]
-    if left:
-        return f"Not yet clean: {name_nodes(left)}."
-    return nodes.unknown or nodes.pending
+    what = "One node is clean." if clean == 1 else f"{clean} nodes are clean."
+    what += f" Left as they are: {name_nodes(nodes.given_up)}." if nodes.given_up else ""
+    return _delete_resource(resource, what)
 
 
 def _cleaning(situation: Situation, what: str, write: Wanted | None = None, failed: bool = False) -> Decision:

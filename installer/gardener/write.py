@@ -18,7 +18,7 @@ from installer.gardener.resources import EXTENSIONS, MANAGED_RESOURCES, OPERATIO
 from installer.gardener.status import build_patch
 from installer.model.instant import micro_time
 from installer.operator.api import EVENTS, SECRETS, ApiError, KubeApi
-from installer.operator.kube_objects import Object, text_at
+from installer.operator.kube_objects import text_at
 
 _PROGRAM = "cri-resmgr-installer"
 _NOTE = 1024  # bytes, of an Event (Kubernetes API reference, events.k8s.io/v1)
@@ -64,7 +64,8 @@ def carry_out(api: KubeApi, situation: Situation, decision: Decision, instance: 
 def _write(api: KubeApi, situation: Situation, wanted: Wanted) -> None:
     """Write both. The Secret is immutable and named by its content: an existing one is the right one."""
     namespace, resource = situation.extension.namespace, situation.resource
-    if resource is not None and resource.secrets == (wanted.secret_name,) and _is_same(resource.spec, wanted):
+    spec = wanted.resource["spec"].items()  # the API server may have added defaults to it
+    if resource is not None and all(resource.spec.get(key) == value for key, value in spec):
         return
     api.create_absent(SECRETS, namespace, wanted.secret)
     if resource is None:
@@ -81,11 +82,6 @@ def _write(api: KubeApi, situation: Situation, wanted: Wanted) -> None:
         "spec": {**dict.fromkeys(resource.spec), **wanted.resource["spec"]},
     }
     api.merge(MANAGED_RESOURCES, namespace, resource.name, body)
-
-
-def _is_same(spec: Object, wanted: Wanted) -> bool:
-    """Whether it has everything that is wanted; the API server may have added defaults."""
-    return all(spec.get(key) == value for key, value in wanted.resource["spec"].items())
 
 
 def build_event(

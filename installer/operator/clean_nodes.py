@@ -33,11 +33,13 @@ def clean_nodes(api: KubeApi, left: Collection[str] = (), retry: Retry = lambda 
     minutes (Kubernetes API concepts, "Retrieving large results sets in chunks"), and a large fleet takes
     longer. `retry` retries a call that had no answer.
     """
-    found = retry(lambda: _marked(api))
-    cleaned = {name: patches for name, patches in found.items() if name not in left}
-    for name, patches in cleaned.items():
+    nodes = retry(
+        lambda: [(text_at(each, "metadata", "name"), build_patches(each)) for each in api.list_objects(NODES)]
+    )
+    marked = {name: patches for name, patches in nodes if any(patches) and name not in left}
+    for name, patches in marked.items():
         retry(partial(_clean, api, name, patches))
-    return len(cleaned)
+    return len(marked)
 
 
 def mark_left(api: KubeApi, left: Mapping[str, str], retry: Retry = lambda call: call()) -> None:
@@ -52,12 +54,6 @@ def _mark(api: KubeApi, name: str, why: str) -> None:
     if status.get("state") not in (Phase.REMOVED, LEFT):
         text = json.dumps({**status, "state": LEFT, "reason": why}, separators=(",", ":"))
         api.merge_present(NODES, "", name, {"metadata": {"annotations": {STATUS: text}}})
-
-
-def _marked(api: KubeApi) -> dict[str, Patches]:
-    """Return the Nodes that have anything of ours, with the patches that remove it."""
-    found = {text_at(node, "metadata", "name"): build_patches(node) for node in api.list_objects(NODES)}
-    return {name: patches for name, patches in found.items() if any(patches)}
 
 
 def build_patches(node: Object) -> Patches:

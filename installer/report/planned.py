@@ -14,7 +14,6 @@ from installer.model.plan import (
     FileChange,
     Finding,
     Plan,
-    Step,
     StepKind,
     UnitAction,
     UnitChange,
@@ -88,15 +87,10 @@ def _step_lines(plan: Plan, color: bool) -> Iterator[str]:
         if step.kind in (StepKind.RESET_PINNING, StepKind.ADOPT):
             yield from (f"          {one_line(reset)}" for reset in plan.resets)
         unit = units.get(step.part)
-        if unit is None or not _acts(step, unit):
+        if unit is None or step.kind not in _ACTING[unit.action]:  # another step carries it out
             continue
         for why in units.pop(step.part).why:
             yield f"          because {one_line(why)}"
-
-
-def _acts(step: Step, unit: UnitChange) -> bool:
-    """Whether this step carries out the unit's change."""
-    return step.kind in _ACTING[unit.action]
 
 
 def summarise_plan(plan: Plan) -> str:
