@@ -144,10 +144,11 @@ def _print_translation(translation: Translation, output: str) -> int:
 
 
 def _print_workloads(workloads: Sequence[Workload], output: str) -> int:
-    from installer.report.terminal import one_line, write_json
+    from installer.report.terminal import one_line, pick, write_json
 
     if output == "json":
-        write_json({"schema": 1, "workloads": [each.data for each in workloads]}, sys.stdout)
+        listed = [{"workload": each.name, **pick(each, "annotations patch")} for each in workloads]
+        write_json({"schema": 1, "workloads": listed}, sys.stdout)
     else:
         sys.stdout.write("".join(f"{one_line(each.patch)}\n" for each in workloads))
     report = [entry for each in workloads for entry in each.report]

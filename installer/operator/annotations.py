@@ -57,10 +57,6 @@ class Workload:
     patch: str
     ready: bool
 
-    @property
-    def data(self) -> dict[str, Any]:
-        return {"workload": self.name, "annotations": dict(self.annotations), "patch": self.patch}
-
 
 def find_workloads(api: KubeApi) -> Iterator[Workload]:
     """Yield those of all namespaces that have an annotation of cri-resmgr. Raises ApiError."""

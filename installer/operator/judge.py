@@ -116,17 +116,13 @@ def judge_node(node: Object, listed: Listed) -> NodeView | None:
         health,
         cut_line(reason),
         phase=status.get("state", ""),
-        generation=status.get("generation", ""),
-        wanted=status.get("wanted", ""),
         outdated=pod is not None and pod.revision != listed.newest.get(mode, pod.revision),
-        policy=status.get("policy", ""),
-        version=status.get("version", ""),
-        changed=status.get("changed", ""),
         hold=cut_line(status.get("hold", "")),
         paused=is_paused(metadata),
         ready=pod is not None and pod.ready,
         reachable=silent_since(node) is None,
         mode=mode if modes else None,
+        **{key: status.get(key, "") for key in ("generation", "wanted", "policy", "version", "changed")},
     )
 
 

@@ -145,16 +145,9 @@ def _third_person(unit: UnitChange, created: bool) -> str:
 
 
 def plan_json(plan: Plan, error: InstallerError | None = None) -> dict[str, object]:
-    """Return the plan for machines; the keys are stable:
-
-    schema, mode, converged, summary, kubelet {unit, strategy, why},
-    files [{path, part, verb, why, before, after, diff}] with before/after {kind, mode (octal), uid,
-    gid, size, digest, target} or null where there is nothing,
-    units [{name, part, action, why, daemonReload, enable, disable}],
-    steps [{kind, target, part}], resets [a line for each container that gets CPUs or weight back],
-    findings [{severity, code, message, hint}],
-    error {exitCode, message, hint, faults, remembered}: how a run would end instead, or null.
-    """
+    """Return the plan for machines; the keys are stable. `before` and `after` of a file are null where
+    there is nothing, `mode` is octal. `resets`: a line for each container that gets CPUs or weight back.
+    `error`: how a run would end instead, or null."""
     return {
         "schema": _SCHEMA,
         "mode": plan.mode.value,

@@ -180,18 +180,10 @@ def _file_lines(assessment: Assessment) -> Iterator[str]:
 
 
 def status_json(assessment: Assessment, past: Past) -> dict[str, object]:
-    """Return the status for machines; the keys are stable:
-
-    schema, converged, healthy, complaints [text], summary, relayAnswers, kubeletOnRelay,
-    kubeletHealthy, hold, rememberedFailure (both text, empty if none), units [{name,
-    loadState, activeState, subState, unitFileState, mainPid, restarts, result, invocationId,
-    needDaemonReload, generation, wantedGeneration}],
-    differences [{path, part, verb, why}], findings [{severity, code, message, hint}],
-    policy {name, source, pending} or null, runtimeEndpoint, payloadVersion, pause (text, empty if none),
-    guard {time, decision, thisStart: whether for the kubelet that runs},
-    lastChange (as in `history`) or null, asInstalled: whether it was compared with what was
-    installed, as payload or configs were not given.
-    """
+    """Return the status for machines; the keys are stable. `hold`, `rememberedFailure` and `pause` are
+    empty, `policy` and `lastChange` null where there is none. `thisStart`: whether the guard decided for
+    the running kubelet. `asInstalled`: compared with what was installed, because payload or configs were
+    not given."""
     snapshot, plan = assessment.snapshot, assessment.plan
     wanted_proxy, wanted_kubelet = _wanted(plan.desired)
     return {
