@@ -34,12 +34,12 @@ def run_report(arguments: argparse.Namespace, options: Options) -> int:
         from installer.operator.rollout_view import see_progress
         from installer.report.overview import print_overview
 
-        found = find_installations(api, arguments.namespace, arguments.name)
-        seen = judge_nodes(api, arguments.namespace, arguments.name)
-        rollouts = see_rollouts(api, found, seen.nodes)
-        progress = see_progress(seen.nodes, rollouts, api.now().timestamp())
-        seen = replace(seen, rollouts=rollouts, progress=progress)
-        return print_overview(seen, options.output, sys.stdout, arguments.nodes)
+        installations = find_installations(api, arguments.namespace, arguments.name)
+        overview = judge_nodes(api, installations, arguments.name)
+        rollouts = see_rollouts(api, installations, overview.nodes)
+        progress = see_progress(overview.nodes, rollouts, api.now().timestamp())
+        overview = replace(overview, rollouts=rollouts, progress=progress)
+        return print_overview(overview, options.output, sys.stdout, arguments.nodes)
 
 
 def run_rollout(arguments: argparse.Namespace, options: Options) -> int:
@@ -51,25 +51,26 @@ def run_rollout(arguments: argparse.Namespace, options: Options) -> int:
         from installer.report.events import build_reporter
         from installer.report.rollout import print_rollouts
 
-        found = find_installations(api, arguments.namespace, arguments.name)
-        if not found:
+        installations = find_installations(api, arguments.namespace, arguments.name)
+        if not installations:
             missing = "no DaemonSet of cri-resmgr-installer was found"
             raise InvalidInputError([missing], "--context chooses another cluster")
         if arguments.action == "status":
-            nodes = judge_nodes(api, arguments.namespace, arguments.name).nodes
-            seen = rollout.see_rollouts(api, found, nodes)
-            return print_rollouts(seen, options.output, sys.stdout)
+            nodes = judge_nodes(api, installations, arguments.name).nodes
+            rollouts = rollout.see_rollouts(api, installations, nodes)
+            return print_rollouts(rollouts, options.output, sys.stdout)
         if arguments.action == "pause":
-            rollout.pause(api, found, arguments.why)
-            said = "paused: nodes finish work in progress and start none"
+            rollout.pause(api, installations, arguments.why)
+            done = "paused: nodes finish work in progress and start none"
         elif arguments.action == "resume":
-            rollout.resume(api, found)
-            said = "resumed: nodes start planned work again as permits allow"
+            rollout.resume(api, installations)
+            done = "resumed: nodes start planned work again as permits allow"
         else:
-            said = "; ".join(rollout.retry(api, found)) or "no generation was stopped; nothing has changed"
+            released = rollout.retry(api, installations)
+            done = "; ".join(released) or "no generation was stopped; nothing has changed"
         emit = build_reporter(options.output, sys.stdout, options.verbose)
-        names = [f"{each.what.namespace}/{each.what.name}" for each in found]
-        emit(Event("rollout", said, {"daemonSets": names}))
+        names = [f"{each.what.namespace}/{each.what.name}" for each in installations]
+        emit(Event("rollout", done, {"daemonSets": names}))
     return 0
 
 

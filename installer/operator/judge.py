@@ -5,7 +5,7 @@ Keeps of each object only what it needs, and makes no request for a single node.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from operator import attrgetter
@@ -18,7 +18,7 @@ from installer.model.instant import plain_time
 from installer.model.names import COMPONENT_LABEL, INSTANCE_LABEL, LEFT, OURS, STATUS, Mode, mode_of
 from installer.model.overview import NodeHealth, NodeView, Overview
 from installer.operator.api import NODES, PODS, KubeApi
-from installer.operator.inventory import Installed, find_installations
+from installer.operator.inventory import Installed
 from installer.operator.kube_objects import (
     Object,
     complaint_of,
@@ -65,16 +65,16 @@ class Listed:
     newest: Mapping[Mode, str] = field(default_factory=dict)
 
 
-def judge_nodes(api: KubeApi, namespace: str = "", instance: str = "") -> Overview:
-    """Return every node with its health, the worst first, without rollouts. Raises ApiError."""
-    installations = find_installations(api, namespace, instance)
+def judge_nodes(api: KubeApi, installations: Sequence[Installed], instance: str = "") -> Overview:
+    """Return every node with its health, the worst first, without rollouts. `instance`: of the pods; by
+    default of all. Raises ApiError."""
     namespaces = sorted({each.what.namespace for each in installations})
     selector = OURS + (f",{INSTANCE_LABEL}={instance}" if instance else "")
     pods = read_pods(pod for each in namespaces for pod in api.list_objects(PODS, selector, each))
     newest = {mode: _newest(pods, mode) for mode in Mode}
     views, others = [], 0
     for node in api.list_objects(NODES):
-        view = judge_node(node, Listed(installations, pods, api.now(), newest))
+        view = judge_node(node, Listed(tuple(installations), pods, api.now(), newest))
         others += view is None
         views += [view] if view is not None else []
     order = list(NodeHealth)

@@ -120,7 +120,7 @@ def find(api: KubeApi, options: UninstallOptions) -> Target:
         by_mode.get(Mode.REMOVE),
         settings,
         owned,
-        judge_nodes(api, namespace, instance).nodes if instance else find_unclean(api),
+        judge_nodes(api, sets, instance).nodes if instance else find_unclean(api),
         len(find_adjustments(api)) if any(each.resource == DEFINITIONS for each in owned) else 0,
         find_unready(api) if followed else (),
     )

@@ -17,6 +17,7 @@ from installer.model.event import Emit, Event, name_some
 from installer.model.names import COMPONENT_LABEL, COMPONENTS, INSTANCE_LABEL, OURS, Mode
 from installer.model.overview import NodeView
 from installer.operator.api import DAEMON_SETS, PODS, ApiError, KubeApi
+from installer.operator.inventory import find_installations
 from installer.operator.judge import judge_nodes
 from installer.operator.kube_objects import Object, mapping_at, number_at, text_at
 
@@ -57,7 +58,7 @@ class Waiting:
             daemon_set = self._ask(lambda: self._api.get(DAEMON_SETS, namespace, name), since) or {}
             status, done = mapping_at(daemon_set, "status"), _is_done(daemon_set)
             if done or self._is_over(since) or status != seen or self._must_report:
-                views = self._ask(lambda: judge_nodes(self._api, namespace, self._instance).nodes, since)
+                views = self._ask(lambda: self._judge_nodes(namespace), since)
                 if views is not None:
                     seen, count = status, len(views)
                     fresh = {each.name for each in views if _is_clean(each)} - clean
@@ -96,6 +97,10 @@ class Waiting:
         while (found := self._ask(lambda: (call(),), since)) is None:
             self._clock.sleep(_PACE)
         return found[0]
+
+    def _judge_nodes(self, namespace: str) -> tuple[NodeView, ...]:
+        installations = find_installations(self._api, namespace, self._instance)
+        return judge_nodes(self._api, installations, self._instance).nodes
 
     def _pods(self, namespace: str, excused: Collection[str], removals: bool) -> Iterator[str]:
         component = "" if removals else f",{COMPONENT_LABEL}={COMPONENTS[Mode.INSTALL]}"

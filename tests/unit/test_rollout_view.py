@@ -16,7 +16,7 @@ from installer.model.fleet import FleetRules
 from installer.model.names import COMPONENTS, STATUS, Mode
 from installer.model.overview import FleetInstallation, NodeHealth, NodeView, Rollout
 from installer.operator.api import DAEMON_SETS, LEASES, NODES, PODS, KubeApi, Page, Resource
-from installer.operator.inventory import Installed
+from installer.operator.inventory import Installed, find_installations
 from installer.operator.judge import judge_nodes
 from installer.operator.rollout import see_rollouts
 from installer.operator.rollout_view import build_rollout, read_leases
@@ -162,7 +162,8 @@ def test_of_two_pods_of_a_node_the_one_that_is_there_now_counts(
     pods: list[dict[str, Any]], ready: bool
 ) -> None:
     found = {DAEMON_SETS: [daemon_set(Mode.INSTALL)], PODS: pods, NODES: [THE_NODE]}
-    (seen,) = judge_nodes(Objects(found)).nodes
+    api = Objects(found)
+    (seen,) = judge_nodes(api, find_installations(api)).nodes
     assert seen.ready is ready
 
 
