@@ -19,6 +19,8 @@ from installer.operator.kube_objects import (
     Object,
     condition_of,
     cut_line,
+    is_observed,
+    is_rolled_out,
     mapping_at,
     number_at,
     parse_time,
@@ -104,7 +106,7 @@ def ask_nodes(api: KubeApi, mode: Mode, now: datetime) -> Nodes:
         removal = "The removal is about to be applied in the Shoot."
         install = "Its DaemonSet is not in the Shoot yet."
         return Nodes(pending=removal if mode is Mode.REMOVE else install)
-    if _is_done(daemon_set):
+    if is_rolled_out(daemon_set):
         return Nodes(count=number_at(daemon_set, "status", "desiredNumberScheduled"))
     pods = _pods(api, mode, text_at(daemon_set, "metadata", "namespace"))
     return judge(daemon_set, pods, _nodes_of(api, daemon_set), now)
@@ -179,7 +181,7 @@ def judge(
 
 
 def _pending(daemon_set: Object, count: int, seen: int, young: Sequence[str], given_up: int) -> str:
-    if not _is_observed(daemon_set):
+    if not is_observed(daemon_set):
         return "The Shoot's DaemonSet controller has not observed the new DaemonSet yet."
     if young:
         return f"Under way on {name_some(young, _NAMED)}."
@@ -189,18 +191,6 @@ def _pending(daemon_set: Object, count: int, seen: int, young: Sequence[str], gi
     if updated + given_up < count:
         return f"{updated} of {count} nodes have the new pod."
     return ""
-
-
-def _is_observed(daemon_set: Object) -> bool:
-    generation = mapping_at(daemon_set, "metadata").get("generation")
-    return mapping_at(daemon_set, "status").get("observedGeneration") == generation
-
-
-def _is_done(daemon_set: Object) -> bool:
-    count = number_at(daemon_set, "status", "desiredNumberScheduled")
-    done = ("updatedNumberScheduled", "numberAvailable", "numberReady")
-    numbers = [number_at(daemon_set, "status", key) for key in done]
-    return _is_observed(daemon_set) and numbers == [count] * 3
 
 
 def describe_silence(since: datetime) -> str:

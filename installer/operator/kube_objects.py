@@ -45,6 +45,21 @@ def is_ready_pod(pod: Object) -> bool:
     return ready and not text_at(pod, "metadata", "deletionTimestamp")
 
 
+def is_observed(daemon_set: Object) -> bool:
+    """Whether its controller has seen its present template."""
+    observed = number_at(daemon_set, "status", "observedGeneration")
+    return bool(observed) and observed == number_at(daemon_set, "metadata", "generation")
+
+
+def is_rolled_out(daemon_set: Object, missing: int = 0) -> bool:
+    """Whether each node that it selects has an available pod of its present template, except `missing`
+    nodes."""
+    wanted = number_at(daemon_set, "status", "desiredNumberScheduled") - missing
+    done = ("updatedNumberScheduled", "numberReady", "numberAvailable")
+    counts = [number_at(daemon_set, "status", key) for key in done]
+    return is_observed(daemon_set) and all(count >= wanted for count in counts)
+
+
 def silent_since(node: Object) -> datetime | None:
     """Return since when its kubelet has been silent, None if it is not. A node that is only not Ready still
     runs pods."""

@@ -19,7 +19,7 @@ from installer.model.overview import NodeView
 from installer.operator.api import DAEMON_SETS, PODS, ApiError, KubeApi
 from installer.operator.inventory import find_installations
 from installer.operator.judge import judge_nodes
-from installer.operator.kube_objects import Object, mapping_at, number_at, text_at
+from installer.operator.kube_objects import is_rolled_out, mapping_at, text_at
 
 _PACE = 2.0  # seconds between two looks
 _LARGE = 500  # nodes; looks at more of them are further apart
@@ -56,7 +56,7 @@ class Waiting:
         self._reported_at = _NEVER
         while True:
             daemon_set = self._ask(lambda: self._api.get(DAEMON_SETS, namespace, name), since) or {}
-            status, done = mapping_at(daemon_set, "status"), _is_done(daemon_set)
+            status, done = mapping_at(daemon_set, "status"), is_rolled_out(daemon_set)
             if done or self._is_over(since) or status != seen or self._must_report:
                 views = self._ask(lambda: self._judge_nodes(namespace), since)
                 if views is not None:
@@ -67,7 +67,7 @@ class Waiting:
                     self._report_clean(sorted(fresh), sum(map(_is_clean, views)), count)
                     left = tuple(_with_reason(each) for each in views if not _is_clean(each))
                     known = bool(left) and all(each.name in given_up for each in left)
-                    if done or self._is_over(since) or (known and _is_done(daemon_set, len(left))):
+                    if done or self._is_over(since) or (known and is_rolled_out(daemon_set, len(left))):
                         return left
             who = name_some([f"{each.name} ({each.reason or each.phase or 'at work'})" for each in left])
             self._report(f"nodes to be clean: {who}" if left else "the first pods of the removal", since)
@@ -156,13 +156,3 @@ def _with_reason(node: NodeView) -> NodeView:
     if node.mode is Mode.INSTALL and not node.reason:
         return replace(node, reason="the existing removal does not select it: delete its DaemonSet")
     return node
-
-
-def _is_done(daemon_set: Object, missing: int = 0) -> bool:
-    """Whether each node that it selects has an available pod of its present template, except `missing`
-    nodes."""
-    observed = number_at(daemon_set, "status", "observedGeneration")
-    wanted = number_at(daemon_set, "status", "desiredNumberScheduled")
-    done = ("updatedNumberScheduled", "numberReady", "numberAvailable")
-    current = bool(observed) and observed == number_at(daemon_set, "metadata", "generation")
-    return current and all(number_at(daemon_set, "status", key) >= wanted - missing for key in done)
