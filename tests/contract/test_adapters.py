@@ -7,12 +7,11 @@ import http.server
 import os
 import signal
 import socket
-import struct
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -35,6 +34,8 @@ from installer.host.run import run
 from installer.host.validator import BinaryValidator
 from installer.model.host import Health, Machine
 from installer.model.paths import OUR_RUNTIME
+from tests.host.daemon import SOON, within
+from tests.lib.releases import elf
 from tests.lib.rules import rule
 
 HERE = Path("/")
@@ -72,10 +73,7 @@ def test_run_ends_at_its_deadline_with_all_it_started() -> None:
     assert finished.code is None
     assert "did not end in time" in finished.failure
     # Killed before `run` returned; that the kernel has buried it is another's wait.
-    deadline = time.monotonic() + 60
-    while _alive(int(finished.output)):
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    within(SOON, lambda: not _alive(int(finished.output)))
 
 
 def test_run_does_not_wait_for_a_left_over_child() -> None:
@@ -161,23 +159,16 @@ def test_a_sleep_without_a_signal() -> None:
 # -- identity, processes --------------------------------------------------------
 
 
-def elf(machine: int, little: bool = True) -> bytes:
-    order = "<" if little else ">"
-    return (
-        b"\x7fELF\x02" + (b"\x01" if little else b"\x02") + b"\0" * 10 + struct.pack(order + "HH", 2, machine)
-    )
-
-
 @pytest.mark.parametrize(
     ("header", "machine"),
-    [(elf(62), "x86_64"), (elf(183), "aarch64"), (elf(21), "ppc64le"), (elf(22, False), "s390x")],
+    [(elf(62), "x86_64"), (elf(183), "aarch64"), (elf(21), "ppc64le"), (elf(22, little=False), "s390x")],
 )
 def test_identity_is_the_hosts(tmp_path: Path, header: bytes, machine: str) -> None:
     (tmp_path / "etc").mkdir()
     (tmp_path / "usr/bin").mkdir(parents=True)
     (tmp_path / "bin").symlink_to("/usr/bin")
     (tmp_path / "usr/bin/sh").symlink_to("dash")
-    (tmp_path / "usr/bin/dash").write_bytes(header + b"\0" * 100)
+    (tmp_path / "usr/bin/dash").write_bytes(header)
     (tmp_path / "etc/machine-id").write_text("0123456789abcdef0123456789abcdef\n")
     (tmp_path / "etc/hostname").write_text("# a name\nnode-7\n")
     (tmp_path / "sys/devices/system/cpu").mkdir(parents=True)
@@ -340,10 +331,10 @@ def test_what_the_validator_has_started_dies_with_us_and_its_directory_goes_late
     code += "from installer.host.files import RootedFiles; "
     code += f"V(RootedFiles(Path({str(files.root)!r}))).validate(Path({str(binary)!r}), b'')"
     with subprocess.Popen([sys.executable, "-c", code]) as killed:
-        wait_until((tmp_path / "pid").exists)
+        within(SOON, (tmp_path / "pid").exists)
         killed.kill()
     started = Path("/proc", (tmp_path / "pid").read_text().strip())
-    wait_until(lambda: not started.exists())
+    within(SOON, lambda: not started.exists())
     # Below what a removal takes along, and the next boot.
     assert [str(path.relative_to(files.root)) for path in files.root.rglob("check")] == [
         f"{OUR_RUNTIME[1:]}/check"
@@ -366,15 +357,8 @@ def test_the_validator_without_a_place_says_so(tmp_path: Path) -> None:
         BinaryValidator(RootedFiles(tmp_path)).validate(tmp_path / "x", b"")
 
 
-def wait_until(true: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
-    while not true():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-
-
 def test_validator_of_what_does_not_run(tmp_path: Path) -> None:
-    (tmp_path / "not-a-program").write_bytes(elf(22, False) + b"\0" * 100)
+    (tmp_path / "not-a-program").write_bytes(elf(22, little=False))
     (tmp_path / "not-a-program").chmod(0o755)
     assert "rror" in BinaryValidator(RootedFiles(tmp_path)).validate(tmp_path / "not-a-program", b"")
 

@@ -93,16 +93,6 @@ def test_the_parts_of_a_lease_have_bounds(admin: Caller, spec: Object, code: int
     assert (answer.code, answer.body.get("reason")) == (code, reason)
 
 
-def test_a_finalizer_keeps_what_is_deleted(admin: Caller) -> None:
-    made = admin.call("POST", LEASES, new_lease(finalizers=["example.org/held"])).body
-    assert admin.call("DELETE", path_of(made)).code == 200
-    there = admin.call("GET", path_of(made)).body
-    assert there["metadata"]["deletionTimestamp"]
-    assert admin.call("DELETE", path_of(made)).code == 200
-    admin.call("PATCH", path_of(made), {"metadata": {"finalizers": None}})
-    assert admin.call("GET", path_of(made)).code == 404
-
-
 def test_the_status_of_a_node_is_written_at_its_own_path_only(admin: Caller, node: Object) -> None:
     conditions = [{"type": "Ours", "status": "True"}]
     admin.call("PATCH", path_of(node), {"status": {"conditions": conditions}})
