@@ -1,4 +1,6 @@
-"""Hostile records: no traceback, no guess that deletes."""
+"""Hostile settings, configs, kubelets, records, manifests' values and answers of a relay: no traceback, only
+exits of the contract.
+"""
 
 from __future__ import annotations
 
@@ -12,21 +14,28 @@ from installer.inputs.settings import KubeletSettings, Settings
 from installer.model.event import Event, silent
 from installer.model.names import Mode
 from installer.node.reconcile import reconcile
-from tests.faults.inputs.record import TRIALS, install
+from tests.faults.inputs import kubelet, manifests, record, settings, version
 from tests.faults.inputs.trial import Trial, try_some
 from tests.lib.rules import rule
 
-EXAMPLES = {"the record, read": 1_000, "the record, removal": 100}
+TRIALS = [trial for module in (settings, kubelet, record, version) for trial in module.TRIALS]
+EXAMPLES = 1_000
+FEWER = {"the record, removal": 100}
 
 
 @pytest.mark.parametrize("trial", TRIALS, ids=[trial.name for trial in TRIALS])
 def test_every_run_ends_as_the_contract_says(trial: Trial, tmp_path: Path) -> None:
-    assert not try_some(trial, EXAMPLES[trial.name], tmp_path)
+    assert not try_some(trial, FEWER.get(trial.name, EXAMPLES), tmp_path)
+
+
+@pytest.mark.parametrize("trial", manifests.TRIALS, ids=[trial.name for trial in manifests.TRIALS])
+def test_every_rendering_ends_as_the_contract_says(trial: Trial, tmp_path: Path) -> None:
+    assert not try_some(trial, EXAMPLES, tmp_path, always=4)
 
 
 @rule("R6")
 def test_originals_without_a_usable_record_are_kept_and_named(tmp_path: Path) -> None:
-    first, root = install(tmp_path), tmp_path / "root"
+    first, root = record.install(tmp_path), tmp_path / "root"
     node = first.lay(root, first.record[:-100])
     request = Request(Mode.REMOVE, Settings(kubelet=KubeletSettings(settle_seconds=1)), first.payload)
     events: list[Event] = []
