@@ -109,7 +109,7 @@ class Controller:
             failed, who = True, "/".join(key)
             self._setup.watchdog.expect(who, _WORK_SECONDS)
             try:
-                again = self.look_at(key)
+                again = self.reconcile(key)
                 failed = False
                 if again is not None:
                     self._queue.add(key, again * self._setup.pace)
@@ -128,7 +128,7 @@ class Controller:
             self._log(f"{'/'.join(key)}: {what}; retried")
             self._logged[key] = what
 
-    def look_at(self, key: Key) -> float | None:
+    def reconcile(self, key: Key) -> float | None:
         """Decide and act. Returns the seconds until it is due again. Raises ApiError."""
         extension = self._extensions.get(*key)
         if extension is None:
