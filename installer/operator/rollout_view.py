@@ -163,7 +163,7 @@ def _is_stuck(nodes: Collection[NodeView]) -> bool:
 
 
 def see_progress(nodes: Collection[NodeView], rollouts: Sequence[Rollout], now: float) -> Progress | None:
-    """How far a change of the whole fleet is, and when it may be through; None while nothing is to be done.
+    """How far a change of the whole fleet is, and when it may be done; None while there is nothing to do.
     By one look, without a memory. `now` is a time of the epoch, by the API server.
 
     The pace is that of the nodes that were changed last, and since the canaries were through: before that
