@@ -127,9 +127,7 @@ def expect_served(machine: Node, fallback: str = NONE) -> None:
 def test_the_life_of_a_shoot(world: LiveShoot, controller: Controller, machines: list[Node]) -> None:
     first, second = machines
     world.join("n1", first)
-    world.add_shoot(SHOOT)
-    world.enable(SHOOT, config())
-    world.rest(SHOOT, "Create Succeeded")
+    world.serve(SHOOT, config())
     expect_served(first)
 
     world.join("n2", second)
@@ -186,9 +184,7 @@ def test_nodes_that_leave(world: LiveShoot, controller: Controller, machines: li
     first, second = machines
     world.join("n1", first, pool="pinned")
     world.join("n2", second, pool="other")
-    world.add_shoot(SHOOT)
-    world.enable(SHOOT, config())
-    world.rest(SHOOT, "Create Succeeded")
+    world.serve(SHOOT, config())
     for machine in machines:
         expect_served(machine)
 

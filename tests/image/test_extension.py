@@ -34,9 +34,7 @@ def test_it_gets_ready_serves_a_shoot_and_ends(tmp_path: Path) -> None:
             with Pod(host, template, [objects["ConfigMap"]], environment=place, account=seed.account) as pod:
                 pod.wait_ready(SECONDS)
                 assert pod.probe("livenessProbe").code == 0
-                world.add_shoot(SHOOT)
-                world.enable(SHOOT)
-                world.rest(SHOOT, "Create Succeeded")
+                world.serve(SHOOT)
                 # ctr starts it as root, without any capability.
                 user = template["spec"]["securityContext"]["runAsUser"]
                 said = pod.execute("cri-resmgr-installer", "extension", "--help", user=user)

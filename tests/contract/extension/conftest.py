@@ -40,7 +40,5 @@ def start(world: Landscape) -> Iterator[Start]:
 def enabled(world: Landscape, start: Start) -> Landscape:
     """A Shoot has it, and all is well."""
     start()
-    world.add_shoot(SHOOT)
-    world.enable(SHOOT)
-    world.rest(SHOOT, "Create Succeeded")
+    world.serve(SHOOT)
     return world

@@ -73,9 +73,7 @@ def test_watches_that_never_last(world: Landscape, start: Start, how: str) -> No
     nemesis.start()
     try:
         start()
-        world.add_shoot(SHOOT)
-        world.enable(SHOOT)
-        world.rest(SHOOT, "Create Succeeded")
+        world.serve(SHOOT)
         world.ask(SHOOT, config={"configs": {"fallback": "policy.Active: baloons"}})
         world.rest(SHOOT, "Reconcile Error", "False")
         world.ask(SHOOT, "migrate", CHANGED)
@@ -95,9 +93,7 @@ def test_watches_that_never_last(world: Landscape, start: Start, how: str) -> No
 def test_a_storm_of_conflicts(world: Landscape, start: Start) -> None:
     world.seed.fail("PATCH", "/extensions/", code=409, times=5)
     start()
-    world.add_shoot(SHOOT)
-    world.enable(SHOOT)
-    world.rest(SHOOT, "Create Succeeded")
+    world.serve(SHOOT)
 
 
 @pytest.mark.parametrize("method", ["PATCH", "POST", "DELETE"])
@@ -106,9 +102,7 @@ def test_an_answer_that_is_lost(world: Landscape, start: Start, method: str) -> 
     for part in ("/extensions/", "/managedresources", "/secrets"):
         world.seed.fail(method, part, after=True, times=1)
     start()
-    world.add_shoot(SHOOT)
-    world.enable(SHOOT)
-    world.rest(SHOOT, "Create Succeeded")
+    world.serve(SHOOT)
     world.disable(SHOOT)
     world.gone(SHOOT)
     assert world.story.count(f"{REMOVED} created") == 1
@@ -137,9 +131,7 @@ def test_a_mirror_that_is_late_is_not_believed(world: Landscape, start: Start) -
 def test_a_slow_api_server(world: Landscape, start: Start) -> None:
     world.seed.fail("PATCH", "/extensions/", delay=0.3)
     start()
-    world.add_shoot(SHOOT)
-    world.enable(SHOOT)
-    world.rest(SHOOT, "Create Succeeded")
+    world.serve(SHOOT)
 
 
 class OddClusters:

@@ -36,9 +36,7 @@ from tests.lib.throwaway.kubeserver import Name
 
 def test_one_of_two_replicas_acts_and_the_other_follows(world: Landscape, start: Start) -> None:
     first, second = start("replica-1"), start("replica-2")
-    world.add_shoot(SHOOT)
-    world.enable(SHOOT)
-    world.rest(SHOOT, "Create Succeeded")
+    world.serve(SHOOT)
     leader = world.seed.get(Name(LEASES, "extension", "cri-resmgr-extension-leader-election"))
     held_by = leader["spec"]["holderIdentity"]
     world.seed.wait(lambda: world.seed.find(EVENTS, SHOOT))  # Events come after what they report
@@ -190,9 +188,7 @@ def test_a_replica_that_cannot_know_whether_it_leads_writes_nothing(world: Lands
     first = Replica(world, "replica-1", seed=seed, leases=leases)
     try:
         world.seed.wait(lambda: "replica-1 leads" in first.lines)
-        world.add_shoot(SHOOT)
-        world.enable(SHOOT)
-        world.rest(SHOOT, "Create Succeeded")
+        world.serve(SHOOT)
         second = start("replica-2")
         leases.hangs.set()
         world.seed.wait(lambda: "replica-2 leads" in second.lines)

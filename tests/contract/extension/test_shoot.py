@@ -241,9 +241,7 @@ def test_it_may_do_what_it_does_and_no_more(world: Landscape, start: Start) -> N
     chart = render_chart(build_chart(), {"image": {"repository": "x", "tag": "1"}}, "extension")
     rules = [rule for each in chart if "rules" in each for rule in each["rules"]]
     start()
-    world.add_shoot(SHOOT)
-    world.enable(SHOOT)
-    world.rest(SHOOT, "Create Succeeded")
+    world.serve(SHOOT)
     world.ask(SHOOT, "migrate")
     world.seed.wait(lambda: world.operation(SHOOT) == "Migrate Succeeded" and not world.resource(SHOOT))
     world.ask(SHOOT, "restore")

@@ -124,6 +124,12 @@ class Landscape(Manager):
             what=f"{operation}, {health}",
         )
 
+    def serve(self, namespace: str, config: Any = None) -> None:
+        """Adds a Shoot, enables the extension for it, and waits until all is well."""
+        self.add_shoot(namespace)
+        self.enable(namespace, config)
+        self.rest(namespace, "Create Succeeded")
+
     def says(self, namespace: str, health: str, message: str = "") -> None:
         def said() -> bool:
             status, told = self.health(namespace)
