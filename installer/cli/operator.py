@@ -26,7 +26,7 @@ _PENDING = 3
 
 
 def run_report(arguments: argparse.Namespace, options: Options) -> int:
-    """Raises InstallerError."""
+    """Show every node. Raises InstallerError."""
     with _cluster(arguments) as api:
         from installer.operator.inventory import find_installations
         from installer.operator.judge import judge_nodes
@@ -43,7 +43,7 @@ def run_report(arguments: argparse.Namespace, options: Options) -> int:
 
 
 def run_rollout(arguments: argparse.Namespace, options: Options) -> int:
-    """Raises InstallerError."""
+    """Show or steer the rollouts. Raises InstallerError."""
     with _cluster(arguments) as api:
         from installer.operator import rollout
         from installer.operator.inventory import find_installations
@@ -75,7 +75,7 @@ def run_rollout(arguments: argparse.Namespace, options: Options) -> int:
 
 
 def run_uninstall(arguments: argparse.Namespace, options: Options) -> int:
-    """Raises InstallerError."""
+    """Clean every node, and delete everything. Raises InstallerError."""
     with _cluster(arguments) as api:
         from installer.operator.uninstall import UninstallOptions, describe, find, left_behind, uninstall
         from installer.report.events import build_reporter
@@ -104,7 +104,7 @@ def run_uninstall(arguments: argparse.Namespace, options: Options) -> int:
 
 
 def run_translate(arguments: argparse.Namespace, options: Options) -> int:
-    """Raises InstallerError."""
+    """Print cri-resmgr's configuration or annotations for nri-plugins. Raises InstallerError."""
     from installer.operator.annotations import find_workloads
     from installer.operator.config_sources import read_cluster, read_directory, read_provider
     from installer.operator.translate import translate
@@ -169,7 +169,7 @@ def _print_report(report: Sequence[Entry]) -> None:
 
 
 def _confirm() -> None:
-    """Raises InvalidInputError."""
+    """Ask a person for confirmation. Raises InvalidInputError without it."""
     if not sys.stdin.isatty():
         raise InvalidInputError(["stdin is not a terminal: use --yes to proceed, --dry-run to preview"])
     try:

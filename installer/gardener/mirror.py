@@ -54,7 +54,7 @@ class Mirror(Generic[T]):
             ]
 
     def run(self, stop: threading.Event) -> None:
-        """Until `stop`."""
+        """Keep it up to date until `stop`."""
         version, failures = "", 0
         while not stop.is_set():
             self._watchdog.expect(self._resource.plural, REPORT_SECONDS)

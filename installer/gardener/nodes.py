@@ -74,7 +74,7 @@ class NodeState:
 
 
 def read_nodes(nodes: Iterable[Object]) -> dict[str, NodeState]:
-    """By their names."""
+    """Return the nodes by their names."""
     found = dict[str, NodeState]()
     for node in nodes:
         ready, status = condition_of(node, "Ready"), read_status(mapping_at(node, "metadata"))

@@ -23,7 +23,8 @@ _ESCAPED = re.compile("[\x7f-\x9f\u2028\u2029\ufeff]")
 
 
 class _Dumper(yaml.SafeDumper):
-    """In Python, not in C: the C library is not on every machine, and the bytes must be the same on all."""
+    """Written in Python, not in C: not every machine has the C library, and the bytes must be the same on
+    all."""
 
     def ignore_aliases(self, data: object) -> bool:
         return True

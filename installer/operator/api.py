@@ -168,7 +168,7 @@ class KubeApi:
         raise NotImplementedError
 
     def fence(self, may_write: Callable[[], bool]) -> None:
-        """From now on, each write raises ApiError unless `may_write` allows it. It is asked before each
+        """Let each write from now on raise ApiError unless `may_write` allows it. It is asked before each
         request, not once before a decision that may have waited for something in between."""
         raise NotImplementedError
 

@@ -56,7 +56,7 @@ def pause(api: KubeApi, installations: Sequence[Installed], why: str) -> None:
 
 
 def resume(api: KubeApi, installations: Sequence[Installed]) -> None:
-    """Raises ApiError."""
+    """End the pause. Raises ApiError."""
     for installed in _one_for_each_instance(installations):
         api.merge_present(LEASES, rollout_namespace(installed), FLEET, build_pause(None))
 

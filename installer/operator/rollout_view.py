@@ -99,9 +99,9 @@ def build_rollout(
     rules: FleetRules,
     nodes: Collection[NodeView],
 ) -> Rollout:
-    """What the nodes say decides which generations are current: those whose pod is of the present template.
-    Where they say nothing (`annotateNode: false`), it is the one that was begun last. A removal has a circuit
-    breaker only where a plugin is to follow it."""
+    """Build the rollout. The nodes' own status decides which generations are current: those whose pod is of
+    the present template. Where they have none (`annotateNode: false`), it is the one that was started last.
+    A removal has a circuit breaker only where a plugin is to follow it."""
     mode, installs = installed.what.mode, installed.what.mode is Mode.INSTALL
     size = measure(installed.daemon_set, "", 0.0)
     ours = [each for each in nodes if each.mode is mode]

@@ -42,7 +42,7 @@ class Entry:
 
     @property
     def line(self) -> str:
-        """For people."""
+        """The entry as a line for people."""
         where = f"{self.config}: {'.'.join(self.path)}" if self.path else self.config
         to = f" -> {', '.join(self.to)}" if self.to else ""
         return f"{self.grade:<11}  {where}{to}" + (f": {self.note}" if self.note else "")

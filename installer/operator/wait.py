@@ -147,8 +147,8 @@ class Waiting:
 
 
 def _is_clean(node: NodeView) -> bool:
-    """By its pod: the pod of a removal is Ready when it has removed. So a node with a wrong clock, or one
-    that may not write its annotation, still counts as clean."""
+    """Whether the node is clean, by its pod: the pod of a removal is Ready when it has removed. So a node
+    with a wrong clock, or one that may not write its annotation, still counts as clean."""
     return node.mode is Mode.REMOVE and node.ready and node.reachable
 
 
