@@ -9,9 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from installer.daemon.configuration import Command
 from installer.daemon.decision import Action, Order
-from installer.daemon.pass_starter import PassStarter
+from installer.daemon.pass_starter import PassStarter, read_settings
 from installer.daemon.transient import TransientService
+from installer.errors import InstallerError, InvalidInputError
 from installer.host.bus import SystemBus
 from installer.host.files import RootedFiles
 from installer.model.daemon import Job
@@ -64,3 +66,29 @@ def test_a_pass_is_a_child_where_it_cannot_be_a_service(
     assert [warning.removeprefix("passes run inside this pod: ")[: len(said)] for warning in warnings] == [
         said
     ] * bool(said)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("proxy: {deadSeconds: 33}", ""),
+        ("mode: away\nfoo: 1", "mode: must be 'install' or 'remove'"),
+        ("[" * 5000, "nested deeper than 100 levels"),
+    ],
+)
+def test_the_settings_come_from_a_pass_of_the_program_itself(tmp_path: Path, text: str, says: str) -> None:
+    config = tmp_path / "settings.yaml"
+    config.write_text(text)
+    command = Command(tmp_path, tmp_path, None, config)
+    if not says:
+        assert read_settings(command).dead_seconds == 33.0
+        return
+    with pytest.raises(InvalidInputError) as caught:
+        read_settings(command)
+    assert says in caught.value.message
+
+
+def test_a_pass_that_cannot_tell_the_settings_is_no_bad_settings(tmp_path: Path) -> None:
+    command = Command(tmp_path, tmp_path, None, None, program=("/bin/sh", "-c", "echo gone; kill -9 $$"))
+    with pytest.raises(InstallerError, match=r"the settings could not be read: .* killed by signal 9"):
+        read_settings(command)
