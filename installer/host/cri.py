@@ -149,7 +149,7 @@ def _created(found: Mapping[str, Any]) -> CpuResources | None:
 _SERVICE = "/runtime.v1.RuntimeService"
 _NEWER = {3: "runtime handlers", 4: "features"}  # fields of StatusResponse
 _ALLOCATED_LIMIT = 16 << 20  # bytes; a container has about 300. A longer file is ignored.
-_AT_A_TIME = 8
+_AT_ONCE = 8
 _CREATED, _RUNNING = 0, 1  # ContainerState
 _QUIET = {"GRPC_VERBOSITY": "NONE", "GRPC_ENABLE_FORK_SUPPORT": "0"}
 
@@ -210,7 +210,7 @@ class SocketCri:
             # ListContainersRequest.filter.state.state, so that dead containers are not sent.
             only_running = encode(1, encode(2, encode(1, _RUNNING)))
             listed = messages(call("ListContainers", only_running), 1)
-            found = _eight_at_a_time(
+            found = _side_by_side(
                 lambda one: _container(call, one, cgroups),
                 [one for one in listed if integer(one, 6) == _RUNNING],
             )
@@ -233,7 +233,9 @@ class SocketCri:
         self, endpoint: str, resources: Mapping[str, CpuResources], timeout: float = 10.0
     ) -> dict[str, str]:
         with self._channel(endpoint, timeout, renewed=True) as call:
-            said = _eight_at_a_time(lambda one: (one[0], _update(call, *one)), list(resources.items()))
+            # A runtime starts a process for each update: more of them than CPUs would all be late.
+            at_once = min(_AT_ONCE, len(os.sched_getaffinity(0)))
+            said = _side_by_side(lambda one: (one[0], _update(call, *one)), list(resources.items()), at_once)
         return {identifier: complaint for identifier, complaint in said if complaint}
 
     def _asked(self) -> Asked:
@@ -299,11 +301,13 @@ def _update(call: Call, identifier: str, resources: CpuResources) -> str:
     return ""
 
 
-def _eight_at_a_time(work: Callable[[_Given], _Found], given: Sequence[_Given]) -> list[_Found]:
+def _side_by_side(
+    work: Callable[[_Given], _Found], given: Sequence[_Given], at_once: int = _AT_ONCE
+) -> list[_Found]:
     """A runtime takes some milliseconds per answer, but handles several calls at once."""
     from concurrent.futures import ThreadPoolExecutor  # late: only for real calls
 
-    with ThreadPoolExecutor(_AT_A_TIME) as pool:
+    with ThreadPoolExecutor(at_once) as pool:
         return list(pool.map(work, given))
 
 

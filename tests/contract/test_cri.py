@@ -275,12 +275,14 @@ def test_a_server_of_another_make_that_answers_and_then_fails_its_calls(tmp_path
 
 
 @contextlib.contextmanager
-def serving(path: Path, methods: str, work: Callable[[bytes, Any], bytes]) -> Iterator[None]:
+def serving(
+    path: Path, methods: str, work: Callable[[bytes, Any], bytes], threads: int = 2
+) -> Iterator[None]:
     """A server of grpcio whose methods all do the same."""
     import grpc
 
     handlers = {method: grpc.unary_unary_rpc_method_handler(work) for method in methods.split()}
-    with ThreadPoolExecutor(2) as pool:
+    with ThreadPoolExecutor(threads) as pool:
         server = grpc.server(pool)
         server.add_generic_rpc_handlers(
             (grpc.method_handlers_generic_handler("runtime.v1.RuntimeService", handlers),)
@@ -314,6 +316,26 @@ def test_many_containers_may_take_a_slow_runtime_its_time(tmp_path: Path) -> Non
 
     with serving(tmp_path / "r.sock", "UpdateContainerResources", update):
         assert SocketCri(RootedFiles(tmp_path)).update("/r.sock", MANY, timeout=2.0) == {}
+
+
+@rule("R14")
+def test_a_runtime_gets_no_more_updates_at_once_than_it_has_cpus(tmp_path: Path) -> None:
+    """Seen on an emulated machine with 2 CPUs: of 8 at once, none was done after 10 s."""
+    lock, working, most = threading.Lock(), 0, 0
+
+    def update(_request: bytes, _context: object) -> bytes:
+        nonlocal working, most
+        with lock:
+            working += 1
+            most = max(most, working)
+        time.sleep(0.1)
+        with lock:
+            working -= 1
+        return b""
+
+    with serving(tmp_path / "r.sock", "UpdateContainerResources", update, threads=16):
+        assert SocketCri(RootedFiles(tmp_path)).update("/r.sock", MANY, timeout=30.0) == {}
+    assert most <= len(os.sched_getaffinity(0))
 
 
 @rule("R9")
