@@ -49,7 +49,7 @@ def complaints(assessment: Assessment) -> list[str]:
     elif installed and not snapshot.proxy.relay_answers:
         found.append("the relay does not answer")
     if snapshot.kubelet.foreign_healthz:
-        found.append(f"another process than {snapshot.kubelet.unit.name} answers on its healthz")
+        found.append(f"a process other than {snapshot.kubelet.unit.name} answers on its healthz")
     elif not snapshot.kubelet.healthy:
         found.append(f"{snapshot.kubelet.unit.name} is not healthy")
     if installed and not snapshot.kubelet.on_relay:
