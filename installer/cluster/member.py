@@ -50,7 +50,7 @@ class Periods:
     """All in seconds."""
 
     gap: float = 1.0  # between two syncs, however fast the phases change
-    report: float = 40.0  # until the Node says what is not a transition
+    report: float = 40.0  # until the Node reports a state that may pass soon
     waiting: float = 10.0  # until it says that it waits for a permit, which may come at once
     fresh: float = 10.0  # how old the last look for a pause may be when a pass begins
     paused: float = 60.0  # between two looks whether a pause has ended

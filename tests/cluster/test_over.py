@@ -88,7 +88,7 @@ def test_the_second_node_waits_for_the_plugin_of_the_first(cluster: Cluster) -> 
     cluster.wait(lambda: left(cluster), "one node is left")
     (first,) = left(cluster)
     cluster.wait(lambda: labels(cluster, first).get(SUCCESSOR_LABEL) == "nri", "it has the label")
-    cluster.wait(lambda: "no NRI plugin says yet" in logs(cluster, first), "it waits for its plugin")
+    cluster.wait(lambda: "no NRI plugin reports yet" in logs(cluster, first), "it waits for its plugin")
     until = time.monotonic() + LOOK_SECONDS
     while time.monotonic() < until:
         assert left(cluster) == [first]
