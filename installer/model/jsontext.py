@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
 from enum import Enum
+from functools import cache
 from importlib import import_module
 from types import UnionType
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 _T = TypeVar("_T")
+_type_hints = cache(get_type_hints)  # a type's hints are strings, which cost a compilation each
 
 
 def parse_json(text: str | bytes) -> Any:
@@ -62,7 +64,7 @@ def _decode(kind: Any, found: Any) -> Any:
     if origin is UnionType:  # with None
         return None if found is None else _decode(arguments[0], found)
     if isinstance(kind, type) and is_dataclass(kind):
-        known = get_type_hints(kind)
+        known = _type_hints(kind)
         try:
             return kind(**{name: _decode(known[name], each) for name, each in found.items() if name in known})
         except (TypeError, AttributeError) as error:
