@@ -70,10 +70,10 @@ def test_a_first_installation_whose_permit_comes_at_once_is_six_requests() -> No
 
 
 def test_a_node_that_waits_for_a_permit_says_so_and_looks_once_more_before_it_begins() -> None:
-    fleet = SimFleet([Nature()] * 200, replace(RULES, order="any", concurrent_restarts="5%"))
+    fleet = SimFleet([Nature()] * 100, replace(RULES, order="any", concurrent_restarts="5%"))
     fleet.controller.apply("one")
     assert not arrives(fleet, "one")
-    made = by_node(fleet, 200)
+    made = by_node(fleet, 100)
     assert made.pop("GET all Leases of the rollout") <= 4.0  # two or three questions
     assert made.pop("GET Node") <= 1.4  # one, and those of a node at rest
     assert 0.9 <= taken(made) <= 1.2

@@ -94,7 +94,9 @@ class Liveness:
         script = script.replace(ALIVE_FILE, str(self.alive))
         script = script.replace("/host", str(self.host)).replace(EXCUSED_FILE, str(self.excused))
         environment = {"PATH": f"{self._programs}:/usr/bin:/bin"}
-        done = subprocess.run([shell, option, script], env=environment, timeout=20, check=False)
+        probe_command = [shell, option, script]
+        # A pipe wakes as soon as the probe ends; without one, Python polls for the end.
+        done = subprocess.run(probe_command, env=environment, timeout=20, check=False, capture_output=True)
         return done.returncode, self._said.read_text() if self._said.exists() else ""
 
     def unready(self) -> str:
