@@ -2,7 +2,7 @@
 
     python -m hack.chart_schema
 
-So what `manifests --values` refuses for its form, Helm refuses, too, with the key.
+So what `manifests --values` refuses for its form, Helm also refuses, with the key.
 """
 
 from __future__ import annotations

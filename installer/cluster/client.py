@@ -213,7 +213,7 @@ def _news(before: Member, after: Member, reply: SyncReply) -> Iterator[Event]:
 
 
 def _failures(before: Member, reply: SyncReply) -> Iterator[Event]:
-    """Report each kind of failure once, until it is over: the daemon works without the API server, too."""
+    """Report each kind of failure once, until it is over: the daemon also works without the API server."""
     parts, said = {"process": OK, **reply.parts}, set(before.parts.values())
     for result, kind, what in (
         ("denied", "cluster.denied", "the API server denies requests for"),

@@ -46,7 +46,7 @@ def decide(context: PodContext, daemonset: Answer, node: Answer) -> Decommission
 def _judge_absence(context: PodContext, name: str, answer: Answer) -> Decommission:
     """Judge whether a 404 is the API server's own statement on our DaemonSet: `details` names the object that
     is missing (Kubernetes API reference, meta/v1 StatusDetails). A server that lacks the namespace or the API
-    answers 404, too. And the name has to be right: it comes from the pod's own name."""
+    also answers 404. And the name has to be right: it comes from the pod's own name."""
     details = mapping_at(answer.body, "details")
     missing = (details.get("group"), details.get("kind"), details.get("name"))
     status = (answer.body.get("kind"), answer.body.get("reason"))

@@ -173,7 +173,7 @@ class PassStarter:
         if not at_work and not log.has_lines:
             log.forget()
             return None
-        # A removal deletes its log. Only its deadline stops one, which is right for an unknown pass, too.
+        # A removal deletes its log. Only its deadline stops one, which is also right for an unknown pass.
         return Action(log.action) if log.action in _MAY_RESTART_KUBELET else Action.REMOVE, log
 
     def follow(self, log: PassLogReader, job: Job) -> Bounded:

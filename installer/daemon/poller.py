@@ -49,7 +49,7 @@ _NO_PROXY, _NO_KUBELET = UnitState(paths.PROXY_UNIT), UnitState("kubelet.service
 class PollSnapshot:
     # These are only compared: another value means a change.
     settings: Token = ()
-    inputs: Token = ()  # the settings, too
+    inputs: Token = ()  # with the settings
     files: Token = ()
     units: Token = ()
     agent: str = ""  # its configuration, which changes nothing on the host by itself
@@ -262,7 +262,7 @@ class Poller:
 
 
 def _status_token(status: os.stat_result | None) -> Token:
-    """Return what any write changes; of a directory only its identity, because others write there, too."""
+    """Return what any write changes; of a directory only its identity, because others also write there."""
     if status is None:
         return ()
     if stat.S_ISDIR(status.st_mode):

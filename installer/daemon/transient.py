@@ -81,7 +81,7 @@ class TransientService:
 
     def exit_code(self) -> int | None:
         """Return None while it is at work, 128 + n after signal n, UNKNOWN_END if there is none."""
-        # One call, so one instant: before its start it is inactive, too, but has a job.
+        # One call, so one instant: before its start it is also inactive, but has a job.
         unit = self._bus.call(
             self.name, lambda: self._bus.unit(self._path).GetAll(UNIT, timeout=CALL_SECONDS)
         )

@@ -58,7 +58,7 @@ class Permission:
     asks: bool = False  # planned work needs a permit: the pod's manifests have a rollout namespace
     granted: PlannedWork | None = None
     why: str = ""  # none is granted
-    begun: PlannedWork | None = None  # permitted, by an earlier daemon, too; its end is not known
+    begun: PlannedWork | None = None  # permitted, perhaps to an earlier daemon; its end is not known
     paused: bool = False  # by an annotation of the Node
     fresh: bool = True  # the API server has said so recently, or would if it answered
 

@@ -99,7 +99,7 @@ Content = bytes | Path | HostPath
 
 @dataclass(frozen=True, slots=True)
 class DesiredFile:
-    """A file of ours, owned by root.
+    """One of our files, owned by root.
 
     The record stores it without its content, which is kept by its digest (`good_desired`). Content with
     another digest is never written.

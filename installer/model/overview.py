@@ -136,7 +136,7 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Overview:
-    """A fleet at one moment. `others`: how many nodes no DaemonSet selects, and have no annotation of ours.
+    """A fleet at one moment. `others`: how many nodes no DaemonSet selects, and have none of our annotations.
     `time` is the API server's. `progress`: None while there is nothing to do."""
 
     time: str

@@ -88,7 +88,7 @@ class RollbackReport:
     healthz: bool = False  # whether kubelet's healthz is ok, if the host cannot be read
     snapshot: HostSnapshot | None = None
     left: tuple[str, ...] = ()  # paths that are not as they were
-    drop_ins: tuple[str, ...] = ()  # of ours, which kubelet's unit still has
+    drop_ins: tuple[str, ...] = ()  # ours, which kubelet's unit still has
 
     @property
     def kubelet_unwell(self) -> bool:

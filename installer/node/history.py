@@ -2,7 +2,7 @@
 something, and how to read such entries.
 
 The journal is the host's own, so `journalctl -t cri-resmgr-installer` on the node shows the same, and a
-removal leaves no file of ours behind. A host without a journal works as well, without a history.
+removal leaves none of our files behind. A host without a journal works as well, without a history.
 """
 
 from __future__ import annotations

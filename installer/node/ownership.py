@@ -208,7 +208,7 @@ class RecordStore:
         self._files.sync(paths.OBJECTS)  # including what a killed run has kept
 
     def _keep_edits(self, changes: Iterable[FileChange]) -> Iterable[str]:
-        """Keep the content of files of ours that someone has edited, which the plan overwrites."""
+        """Keep the content of our files that someone has edited, which the plan overwrites."""
         for change in changes:
             claim = self.record.claims.get(change.path)
             if claim is None or change.before.kind is not Kind.FILE:

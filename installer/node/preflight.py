@@ -243,7 +243,7 @@ def _check_running(facts: Facts) -> Iterable[Finding]:
             f"repair kubelet first; `journalctl -u {unit.name} -n 50` says why",
         )
     elif unit.active_state == "inactive":
-        # Activating or deactivating is not refused: it may be a restart by a run of ours that died (R7).
+        # Activating or deactivating is not refused: it may be a restart by our own run that died (R7).
         yield refusal(
             "kubelet-stopped",
             f"{unit.name} is {unit.active_state} ({unit.sub_state}): no running kubelet to move",
@@ -336,7 +336,7 @@ def _check_pending(facts: Facts) -> Iterable[Finding]:
 
 def _pending_is_ours(unit: UnitState, desired: Desired, changes: Changes) -> bool:
     """Whether our own drop-in explains the pending daemon-reload, because the file's text is not the one that
-    systemd has loaded: a run of ours died between the write and the reload, or the drop-in was deleted,
+    systemd has loaded: our own run died between the write and the reload, or the drop-in was deleted,
     replaced or edited. All of these are ours to repair (R7)."""
     if desired.kubelet is None:
         return False

@@ -27,7 +27,7 @@ Retry = Callable[[Callable[[], Any]], Any]
 
 
 def clean_nodes(api: KubeApi, left: Collection[str] = (), retry: Retry = lambda call: call()) -> int:
-    """Clean every Node that is not in `left`; return how many had anything of ours. Raises ApiError.
+    """Clean every Node that is not in `left`; return how many had any of our keys. Raises ApiError.
 
     It lists all Nodes before it writes the first one: an API server forgets the place in a list after a few
     minutes (Kubernetes API concepts, "Retrieving large results sets in chunks"), and a large fleet takes

@@ -98,7 +98,7 @@ def find_unclean(api: KubeApi) -> tuple[NodeView, ...]:
 
 
 def judge_node(node: Object, listed: Listed) -> NodeView | None:
-    """Return None for a node that no DaemonSet selects and that has no annotation of ours. Pure."""
+    """Return None for a node that no DaemonSet selects and that has none of our annotations. Pure."""
     metadata = mapping_at(node, "metadata")
     name = text_at(metadata, "name")
     status = read_status(metadata)
