@@ -17,8 +17,8 @@ from installer.cluster.pod_context import PodContext
 from installer.cluster.sync import SYNC_SECONDS, SyncReply, SyncRequest
 from installer.cluster.sync_plan import FIRST_SECONDS, first_sync, last_sync, next_sync, receive
 from installer.errors import InstallerError
+from installer.host.command import OURSELVES, Finished, describe_exit, run
 from installer.host.ports import Files
-from installer.host.run import OURSELVES, Finished, describe_exit, run
 from installer.model import paths
 from installer.model.daemon import Cluster, DaemonState, Job, Loop, RunningChild
 from installer.model.event import Emit, Event

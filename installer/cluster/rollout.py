@@ -2,7 +2,7 @@
 answer. Pure.
 
 A node reads all of them (`read_fleet_state`), does what `Rollout.next_move` says, adds to the state what it
-has learnt by that, and asks again, until the move is to wait or to take a permit. `rollout_client.py` makes
+has learnt by that, and asks again, until the move is to wait or to take a permit. `permit_client.py` makes
 the requests.
 """
 

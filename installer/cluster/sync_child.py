@@ -26,7 +26,7 @@ from installer.cluster.node_status import (
     extract_ours,
     is_paused,
 )
-from installer.cluster.rollout_client import RolloutClient
+from installer.cluster.permit_client import PermitClient
 from installer.cluster.sync import NodeFacts, Result, SyncReply, SyncRequest, WorkEnd
 from installer.errors import InvalidInputError
 from installer.model.fleet import PermitAnswer
@@ -112,7 +112,7 @@ class _Sync:
 
     def _ask_fleet(self, end: WorkEnd) -> PermitAnswer:
         """Ask for a permit, or else report how work has ended."""
-        client = RolloutClient(self._request, self, self._clock, random.random)
+        client = PermitClient(self._request, self, self._clock, random.random)
         answer = client.begin(self._request.begin) if self._request.begin else client.end(end)
         if answer.tripped:
             message = f"{answer.tripped}; no other node will begin it"

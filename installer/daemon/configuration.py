@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from installer.host.run import OURSELVES
+from installer.host.command import OURSELVES
 from installer.model.daemon import ALIVE_FILE, EXCUSED_FILE, READY_FILE
 from installer.model.fleet import DEFAULT_RULES, FleetRules
 from installer.model.names import Mode

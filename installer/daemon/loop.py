@@ -38,9 +38,9 @@ from installer.daemon.watch import NO_WATCH_LEFT, Bounded, EventLoop
 from installer.errors import BusyHostError, InstallerError
 from installer.host.bus import SystemBus, require_bus
 from installer.host.clock import since_boot
+from installer.host.command import describe_exit
 from installer.host.files import RootedFiles
 from installer.host.ports import WatchedSystemd
-from installer.host.run import describe_exit
 from installer.host.systemd import BusSystemd
 from installer.host.version_call import answers_version
 from installer.model import paths

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from installer.daemon.poller import PollSnapshot, Token
-from installer.host.run import describe_exit
+from installer.host.command import describe_exit
 from installer.model.daemon import Installed
 
 if TYPE_CHECKING:

@@ -21,8 +21,8 @@ from installer.daemon.pass_log import PassLogReader, begin_pass_log
 from installer.daemon.transient import UNIT_EXISTS, TransientService
 from installer.daemon.watch import Bounded, EventLoop
 from installer.errors import BusyHostError, InstallerError, InvalidInputError, SystemdError
+from installer.host.command import ENVIRONMENT, run
 from installer.host.ports import Files
-from installer.host.run import ENVIRONMENT, run
 from installer.model.daemon import Job
 from installer.model.event import ERROR, Event
 from installer.model.jsontext import to_json

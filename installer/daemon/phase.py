@@ -36,7 +36,7 @@ class Obstacles:
     at_work: bool
 
 
-def judge(
+def judge_phase_and_readiness(
     passes: PassHistory, now: Obstacles, seen: PollSnapshot, configuration: Configuration
 ) -> tuple[Phase, str, bool]:
     """Return the phase, why, and whether the node is ready."""

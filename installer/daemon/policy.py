@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from installer.daemon.configuration import Configuration
 from installer.daemon.decision import UNBLOCKED, Action, Blocked, Decision, Running
 from installer.daemon.pass_history import NEEDS_THE_BUS, RESYNC, PassHistory
-from installer.daemon.phase import Obstacles, judge
+from installer.daemon.phase import Obstacles, judge_phase_and_readiness
 from installer.daemon.poller import PollSnapshot, Token
 from installer.daemon.relay_history import RelayHistory
 from installer.errors import InvalidInputError
@@ -121,7 +121,7 @@ class Policy:
             self._relay.restarts_proxy(self._now)
         if action in (Action.INSTALL, Action.REMOVE, Action.PLAN) and not by_another:
             self._passes.begun(self._now)
-        self._judge(self._now, snapshot)
+        self._update_state(self._now, snapshot)
 
     def host_changed(self) -> None:
         """The child has changed something on the host: it and its rollback get the time that R8 allows."""
@@ -162,7 +162,7 @@ class Policy:
         elif action in (Action.RESCUE, Action.HOLD):
             passes.counts["rescues"] += action is Action.RESCUE and outcome.code == 0
             self._rescue_at = now + self._spread(_RESCUE_RETRY)
-        self._judge(now, after)
+        self._update_state(now, after)
 
     def _take_settings(self, now: float, outcome: Outcome, before: PollSnapshot) -> None:
         """Bad settings stay bad until they change, and the pass that follows refuses them. A child that could
@@ -195,7 +195,7 @@ class Policy:
             locked = now < self._passes.locked_until  # what waited for a permit before still does
             self._wants = decision.wants or (self._wants if locked else None)
         if decision.action is Action.NOTHING:
-            self._judge(now, snapshot)
+            self._update_state(now, snapshot)
         silence = self._relay.silence(now)
         may_rescue = bool(snapshot.proxy.loaded_digest) and 0.0 < silence < _LONG_SILENCE
         due = self._due(now)
@@ -362,7 +362,7 @@ class Policy:
 
     # -- phase ------------------------------------------------------------------
 
-    def _judge(self, now: float, snapshot: PollSnapshot) -> None:
+    def _update_state(self, now: float, snapshot: PollSnapshot) -> None:
         """Set the state that the daemon reports."""
         configuration, passes = self.configuration, self._passes
         sick = snapshot.complaint(self._relay.silence(now))
@@ -381,7 +381,7 @@ class Policy:
             sick=sick,
             at_work=self.working is not Action.NOTHING,
         )
-        phase, reason, ready = judge(passes, obstacles, snapshot, configuration)
+        phase, reason, ready = judge_phase_and_readiness(passes, obstacles, snapshot, configuration)
         self.state = DaemonState(
             mode=configuration.mode,
             phase=phase,

@@ -19,7 +19,7 @@ from gi.repository import Gio, GLib
 
 from installer.errors import UnservableHostError
 from installer.host.chase import resolved
-from installer.host.run import start
+from installer.host.command import start
 from installer.model.daemon import Job
 
 _P = ParamSpec("_P")

@@ -10,7 +10,6 @@ from datetime import datetime
 from installer.gardener.nodes import SILENCE, Node, describe_silence, name_nodes
 from installer.model.names import INSTANCE_LABEL, OURS
 from installer.operator.api import DAEMON_SETS, NODES, PODS, KubeApi
-from installer.operator.clean_nodes import clean_nodes
 from installer.operator.inventory import (
     DEFINITIONS,
     NAMESPACES,
@@ -20,6 +19,7 @@ from installer.operator.inventory import (
     find_owned,
 )
 from installer.operator.kube_objects import silent_since, text_at
+from installer.operator.node_objects import clear_node_objects
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ def sweep(api: KubeApi, instance: str, now: datetime) -> Swept:
         return Swept(left=f"everything that the pods on {name_nodes(silent)} need, which have not ended")
     has_definition = any(each.resource == DEFINITIONS for each in owned)
     adjustments = find_adjustments(api) if has_definition else ()
-    clean_nodes(api)
+    clear_node_objects(api)
     delete_owned(api, [each for each in owned if not _holds(each, adjustments)])
     few = "1 Adjustment" if len(adjustments) == 1 else f"{len(adjustments)} Adjustments"
     return Swept(left=f"{few} of users, with the CustomResourceDefinition" if adjustments else "")

@@ -94,8 +94,8 @@ def clear(temporary: str, kernel: Kernel) -> None:
 
 
 def lock(descriptor: int, temporary: str) -> bool:
-    """Lock an open temp file for as long as it is open, so that no other process of this program removes it. Return
-    whether it still has its name. Raises BlockingIOError if another process has the lock."""
+    """Lock an open temp file for as long as it is open, so that no other process of this program removes it.
+    Return whether it still has its name. Raises BlockingIOError if another process has the lock."""
     import fcntl
 
     fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -15,9 +15,9 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 
 from installer.errors import InstallerError, UnservableHostError
+from installer.host.command import Finished, run
 from installer.host.files import RootedFiles
 from installer.host.ports import JournalEntries
-from installer.host.run import Finished, run
 
 _SECONDS = 5.0
 _SYNC_SECONDS = 1.0  # kubelet may hang on the relay meanwhile

@@ -7,8 +7,8 @@ import re
 import stat
 
 from installer.errors import InstallerError, UnservableHostError
+from installer.host.command import run
 from installer.host.files import RootedFiles
-from installer.host.run import run
 from installer.model.host import Machine
 
 # Architecture, machine-id and name, from the host's own files.

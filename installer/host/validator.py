@@ -17,8 +17,8 @@ from functools import partial
 from pathlib import Path
 
 from installer.errors import RolledBackError, StepFailedError, UnservableHostError, failed_on_disk, remedy_for
+from installer.host.command import Finished, run
 from installer.host.files import RootedFiles
-from installer.host.run import Finished, run
 from installer.model.paths import OUR_RUNTIME
 from installer.model.proxy import DEFAULT_FALLBACK, fatal_lines
 

@@ -36,12 +36,8 @@ from installer.node.adoption import (
     forget_old,
     set_aside_cache,
 )
-from installer.node.controls import return_controls
-from installer.node.file_steps import clear_hold, disable, enable, restore, write, write_hold
-from installer.node.kubelet_start import KubeletStart, await_calm, check_steady
-from installer.node.off_relay import check_way_back, come_back, leave_relay, start_proxy
-from installer.node.pinning import give_back
-from installer.node.proxy_start import (
+from installer.node.await_kubelet import KubeletStart, await_calm, check_steady
+from installer.node.await_proxy import (
     TOO_LONG,
     Activity,
     Downtime,
@@ -50,6 +46,10 @@ from installer.node.proxy_start import (
     why_not_started,
     why_not_taken,
 )
+from installer.node.controls import return_controls
+from installer.node.file_steps import clear_hold, disable, enable, restore, write, write_hold
+from installer.node.pinning import give_back
+from installer.node.relay_steps import check_way_back, leave_relay_steps, restart_proxy_steps, return_steps
 from installer.node.run import Progress
 
 _POLL = 0.05  # seconds
@@ -192,7 +192,7 @@ class _Worker:
         if self._late == _ADOPTIONS:
             message = f"new containers keep being created outside the proxy: {lost[0].how}"
             raise StepFailedError(message, "run again", True)
-        return (replace(step, kind=StepKind.ADOPT), *start_proxy(self._plan.leaves_if_slow), step)
+        return (replace(step, kind=StepKind.ADOPT), *restart_proxy_steps(self._plan.leaves_if_slow), step)
 
     def forget_adopted(self) -> None:
         """Leave the cache as cri-resmgr itself has written it: the rollback must not start on ours."""
@@ -280,8 +280,8 @@ class _Worker:
         self._limits = replace(self._limits, hanging=False, proxy_start=self._limits.unhurried)
         self._relay_deadline = 0.0
         self._progress.left_relay = self._leaving = True
-        self._steps = come_back(self._steps, self._plan.kubelet_unit)
-        return leave_relay(self._plan.kubelet_unit)
+        self._steps = return_steps(self._steps, self._plan.kubelet_unit)
+        return leave_relay_steps(self._plan.kubelet_unit)
 
     def _leave_if_slow(self, _step: Step) -> tuple[Step, ...]:
         """Wait for the relay as long as kubelet may hang on it."""

@@ -21,9 +21,9 @@ from installer.model.host import HostSnapshot
 from installer.model.names import Mode
 from installer.model.plan import Assessment, Plan, StepKind
 from installer.node.converge import converge, limits_of
-from installer.node.decide import check_allowed, check_permit
 from installer.node.failure_report import capture, diagnose
 from installer.node.history import describe_end, entry_of, write_entry
+from installer.node.preconditions import check_allowed, stop_without_permit
 from installer.node.record import takes_over
 from installer.node.rollback import roll_back
 from installer.node.run import Progress, Run
@@ -36,7 +36,7 @@ def carry_out(assessment: Assessment, inputs: Inputs, run: Run) -> HostSnapshot:
     """Carry out the plan, or roll it back, and update the record. Return the host as it is then."""
     plan, after = assessment.plan, assessment.snapshot
     if plan.steps:
-        after = _change(assessment, run)
+        after = _converge_or_roll_back(assessment, run)
         _warn_unmaintained(assessment, run)
     if plan.mode is Mode.REMOVE:
         _finish_removal(assessment, run)
@@ -48,13 +48,13 @@ def carry_out(assessment: Assessment, inputs: Inputs, run: Run) -> HostSnapshot:
 def repair(request: Request, keeping: Assessment, run: Run) -> None:
     """The same for the last good generation. Raises KubeletKeptError."""
     check_allowed(request, keeping)
-    check_permit(request, PlannedWork("good", restarts_kubelet=keeping.most_restarts > 0), run.emit)
-    after = _change(keeping, run)
+    stop_without_permit(request, PlannedWork("good", restarts_kubelet=keeping.most_restarts > 0), run.emit)
+    after = _converge_or_roll_back(keeping, run)
     _close_installed(keeping.plan, after, None, run)
     run.emit(Event("good.repaired", "the last good generation was repaired"))
 
 
-def _change(assessment: Assessment, run: Run) -> HostSnapshot:
+def _converge_or_roll_back(assessment: Assessment, run: Run) -> HostSnapshot:
     """Carry out the plan, or roll it back. Return the host as it is then."""
     plan, snapshot = assessment.plan, assessment.snapshot
     limits = limits_of(plan, snapshot, run.settings)

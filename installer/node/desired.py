@@ -26,7 +26,7 @@ _START_RESERVE = 2  # seconds of kubelet's own TimeoutStartSec that the guard le
 _MICROSECONDS = 1_000_000
 
 
-def kubelet_resources(
+def desired_kubelet(
     settings: Settings, detail: UnitDetail, choice: Choice
 ) -> tuple[tuple[DesiredFile, ...], DesiredKubelet]:
     """Kubelet's files in the order of writing, and kubelet as it should be.
@@ -84,7 +84,7 @@ def guard_seconds(settings: Settings, detail: UnitDetail) -> int:
 _NO_EXTRA_OPTIONS = '# None were given: an EXTRA_OPTIONS.cfg of others has no effect.\nEXTRA_OPTIONS=""'
 
 
-def proxy_resources(
+def desired_proxy(
     settings: Settings, configs: Configs, payload: Payload, endpoint: str
 ) -> tuple[tuple[DesiredFile, ...], DesiredUnit]:
     """The proxy's files in the order of writing, and its unit.
@@ -180,8 +180,8 @@ def fleet_generation(inputs: Inputs) -> str:
     if inputs.payload is None or inputs.request.mode is Mode.REMOVE:
         return ""
     settings = in_directory(inputs.request.settings, paths.USUAL_UNITS)  # it differs between nodes
-    proxy_files, _proxy = proxy_resources(settings, inputs.configs, inputs.payload, _ANY_ENDPOINT)
-    kubelet_files, _kubelet = kubelet_resources(settings, UnitDetail(), _ANY_CHOICE)
+    proxy_files, _proxy = desired_proxy(settings, inputs.configs, inputs.payload, _ANY_ENDPOINT)
+    kubelet_files, _kubelet = desired_kubelet(settings, UnitDetail(), _ANY_CHOICE)
     digests = (f"{file.path} {file.digest}" for file in (*proxy_files, *kubelet_files))
     given = settings.model_dump_json(
         include={"proxy": True, "configs": True, "kubelet": True},
@@ -201,8 +201,8 @@ def build_desired(
     endpoint = runtime_endpoint(settings, kubelet)
     if kubelet.refusals or kubelet.choice is None or not endpoint:
         return Desired()
-    proxy_files, proxy = proxy_resources(settings, configs, payload, endpoint)
-    kubelet_files, wanted = kubelet_resources(settings, detail, kubelet.choice)
+    proxy_files, proxy = desired_proxy(settings, configs, payload, endpoint)
+    kubelet_files, wanted = desired_kubelet(settings, detail, kubelet.choice)
     return Desired((*proxy_files, *kubelet_files), proxy, wanted)
 
 

@@ -18,7 +18,7 @@ from installer.model.proxy import DEFAULT_FALLBACK
 from installer.node.assess import assess, needs_probe, probed_endpoint
 from installer.node.header import without_header
 from installer.node.kept import good_content, good_desired, lost_files
-from installer.node.kubelet_strategy import place_drop_in, possible_drop_ins
+from installer.node.kubelet_strategy import possible_drop_ins, with_drop_in_directory
 from installer.node.ownership import RecordStore
 from installer.node.record import Record, RecordStatus, load_record, may_be_earlier
 from installer.node.run import Run
@@ -33,7 +33,7 @@ def assess_host(request: Request, host: Host, emit: Emit) -> tuple[Run, Inputs, 
     try:
         machine = read_machine(host)
         store = RecordStore(host.files, load_record(host.files, machine.machine_id, machine.hostname))
-        request = replace(request, settings=place_drop_in(request.settings, machine))
+        request = replace(request, settings=with_drop_in_directory(request.settings, machine))
         inputs = load_inputs(request, store.record.known_digest)
         forgotten = _forgotten_configs(request, store.record, host)
         if forgotten and not request.inspect:

@@ -235,7 +235,7 @@ def _environment_files(detail: UnitDetail, desired: DesiredKubelet) -> str:
 _NODE_AGENT = "gardener-node-agent.service"
 
 
-def place_drop_in(settings: Settings, machine: Machine) -> Settings:
+def with_drop_in_directory(settings: Settings, machine: Machine) -> Settings:
     """The settings with the directory that `auto` means on this machine.
 
     Of files with the same name only the one in the first directory counts (systemd.unit(5)), so while the

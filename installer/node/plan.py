@@ -29,7 +29,7 @@ from installer.model.plan import (
 )
 from installer.model.proxy import may_be_slow
 from installer.node.header import with_generation
-from installer.node.off_relay import restart_kubelet, set_hold, start_proxy
+from installer.node.relay_steps import hold_step, restart_kubelet_steps, restart_proxy_steps
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +72,8 @@ def build_hold_plan(snapshot: HostSnapshot, reason: str, *, restart: bool) -> Pl
     unit = snapshot.kubelet.unit.name
     steps: tuple[Step, ...] = ()
     if not is_operators(snapshot.hold):
-        steps = (set_hold(reason),)
-    steps += restart_kubelet(unit) if restart else ()
+        steps = (hold_step(reason),)
+    steps += restart_kubelet_steps(unit) if restart else ()
     return Plan(Mode.INSTALL, Desired(), Changes(), unit, steps, parts=frozenset())
 
 
@@ -119,7 +119,7 @@ class _Builder:
             yield Step(StepKind.SIGNAL, unit.name, Part.PROXY)
             yield Step(StepKind.RESTART_IF_REFUSED, unit.name, Part.PROXY)
         if unit.action or unit.awaited:
-            start = start_proxy(self._options.leaves_to)
+            start = restart_proxy_steps(self._options.leaves_to)
             yield from start if restarts else start[1:]
             if self._options.adopts and restarts:
                 yield Step(StepKind.CHECK_WEIGHTS, self._options.adopts, Part.PROXY)
@@ -146,7 +146,7 @@ class _Builder:
                 yield Step(StepKind.AWAIT_RELAY, paths.RELAY_ENDPOINT, Part.KUBELET)
             if self._options.hold:
                 yield Step(StepKind.CLEAR_HOLD, paths.HOLD, Part.KUBELET)
-            yield from restart_kubelet(unit.name)
+            yield from restart_kubelet_steps(unit.name)
 
     def last_check(self, steps: list[Step]) -> Iterable[Step]:
         """Containers created while kubelet was still on its base endpoint are unknown to a proxy that started
@@ -201,7 +201,7 @@ class _Builder:
         if unit is not None and unit.daemon_reload:
             yield Step(StepKind.DAEMON_RELOAD, "", Part.KUBELET)
         if unit is not None and unit.action is UnitAction.RESTART:
-            yield from restart_kubelet(unit.name)
+            yield from restart_kubelet_steps(unit.name)
 
     def proxy_back(self) -> Iterable[Step]:
         unit = self._changes.unit(Part.PROXY)

@@ -19,9 +19,9 @@ from installer.model.host import HostSnapshot
 from installer.model.names import Mode
 from installer.model.plan import Assessment, Changes, Finding
 from installer.node.assess import WEIGHT_TAKEN
-from installer.node.decide import check_run, emit_warnings, is_remembered
 from installer.node.desired import fleet_generation
 from installer.node.inspection import assess_good, assess_host
+from installer.node.preconditions import check_run, emit_warnings, is_remembered
 from installer.node.preflight_proxy import check_placed
 from installer.node.record import is_open
 from installer.node.run import Run

@@ -40,10 +40,10 @@ from installer.node.failure_report import (
     runtime_unit,
 )
 from installer.node.kept import good_desired
-from installer.node.off_relay import restart_kubelet
 from installer.node.pinning import read_cache
 from installer.node.plan import Options, build_hold_plan, leaves_to, order_steps
 from installer.node.record import is_earlier, leftovers_of_ours
+from installer.node.relay_steps import restart_kubelet_steps
 from installer.node.run import Progress, Run
 from installer.node.snapshot import read_units, refresh
 
@@ -163,7 +163,7 @@ def _plan_back(
     if progress.moved_kubelet and not waits and (is_earlier(record) or snapshot.kubelet.unwell):
         # Between two restarts it is on no endpoint: nothing differs, but it is down because of us. Or it left
         # an earlier installation's relay while the proxy started.
-        steps += restart_kubelet(unit)
+        steps += restart_kubelet_steps(unit)
     resets_all = assessment.plan.resets_all or _pinned(assessment)
     mode = assessment.plan.mode
     plan = Plan(mode, target, changes, unit, steps, parts=parts, resets_all=resets_all, controls=controls)
@@ -250,7 +250,7 @@ def _plan_off_relay(assessment: Assessment, run: Run) -> Plan:
     unit = assessment.plan.kubelet_unit
     steps = order_steps(Desired(), changes, Options())
     if not changes.restarts(Part.KUBELET) and snapshot.kubelet.unwell:
-        steps += restart_kubelet(unit)
+        steps += restart_kubelet_steps(unit)
     return Plan(assessment.plan.mode, Desired(), changes, unit, steps, parts=frozenset())
 
 

@@ -14,9 +14,9 @@ from installer.inputs.policy import policy_in_force
 from installer.model.event import Emit, Event
 from installer.model.names import Mode
 from installer.model.proxy import PolicyInForce
-from installer.node.decide import UNTOUCHED, check_pause, is_remembered
 from installer.node.desired import fleet_generation
 from installer.node.inspection import assess_good
+from installer.node.preconditions import UNTOUCHED, check_pause, is_remembered
 from installer.node.record import load_record, takes_over
 from installer.node.snapshot import read_machine, take_snapshot
 

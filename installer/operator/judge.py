@@ -146,6 +146,12 @@ def _judge(
     return NodeHealth.TROUBLE, reason or pod.complaint
 
 
+def is_clean(node: NodeView) -> bool:
+    """Whether the node is clean, by its pod: the pod of a removal is Ready when it has removed. So a node
+    with a wrong clock, or one that may not write its annotation, still counts as clean."""
+    return node.mode is Mode.REMOVE and node.ready and node.reachable
+
+
 def _unready(pod: PodView, reason: str) -> tuple[NodeHealth, str]:
     """A pod that kubelet complains of does not recover by itself."""
     broken = pod.complaint and not pod.ready

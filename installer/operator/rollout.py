@@ -17,7 +17,7 @@ from installer.model.overview import NodeView, Rollout
 from installer.operator.api import CONFIG_MAPS, LEASES, KubeApi
 from installer.operator.inventory import Installed
 from installer.operator.kube_objects import Object, mapping_at
-from installer.operator.removal import parse_settings_map, settings_map_of
+from installer.operator.removal_daemonset import parse_settings_map, settings_map_of
 from installer.operator.rollout_view import (
     Released,
     build_rollout,

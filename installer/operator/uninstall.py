@@ -19,7 +19,6 @@ from installer.model.names import UNINSTALLING, Mode
 from installer.model.overview import NodeHealth, NodeView
 from installer.operator.annotations import find_unready
 from installer.operator.api import CONFIG_MAPS, DAEMON_SETS, KubeApi
-from installer.operator.clean_nodes import clean_nodes, mark_left
 from installer.operator.inventory import (
     DEFINITIONS,
     Installed,
@@ -33,7 +32,8 @@ from installer.operator.inventory import (
 )
 from installer.operator.judge import find_unclean, judge_nodes
 from installer.operator.kube_objects import mapping_at
-from installer.operator.removal import (
+from installer.operator.node_objects import clear_node_objects, mark_left
+from installer.operator.removal_daemonset import (
     build_removal,
     parse_settings_map,
     removal_name,
@@ -185,7 +185,7 @@ def uninstall(
     patience = target.patience if options.wait is None else options.wait
     waiting = Waiting(api, target.instance, patience, emit, clock)
     left = _clean_hosts(api, target, waiting, emit)
-    _judge(left, options)
+    _require_clean(left, options)
 
     named = set[str]()
 
@@ -209,12 +209,12 @@ def uninstall(
         _require_gone(waiting.until_gone(target.namespace, unreachable, removals=False))
         # Of two pods that started at once, after a boot, the installation's may have been the last.
         left = waiting.until_clean(target.namespace, _removal_of(target), {node.name for node in left})
-        _judge(left, options)
+        _require_clean(left, options)
     delete([each for each in owned if each.resource == DAEMON_SETS])
     if target.namespace:
         _require_gone(waiting.until_gone(target.namespace, {node.name for node in left}, removals=True))
     mark_left(api, {node.name: f"{_LEFT}: {node.reason or node.phase}" for node in left}, waiting.retry)
-    count = clean_nodes(api, {node.name for node in left}, waiting.retry)
+    count = clear_node_objects(api, {node.name for node in left}, waiting.retry)
     emit(Event("uninstall.nodes", f"cleaned {count} Nodes in the API server", {"nodes": count}))
     delete(waiting.retry(look_again))
     kept = waiting.until_none(
@@ -266,7 +266,7 @@ def _removal_of(target: Target) -> str:
     return removal_name(target.installed.what.name) if target.installed is not None else ""
 
 
-def _judge(left: Sequence[NodeView], options: UninstallOptions) -> None:
+def _require_clean(left: Sequence[NodeView], options: UninstallOptions) -> None:
     """Raise RolledBackError where a reachable node is not clean."""
     answering = [node for node in left if node.reachable]
     if answering and not options.leave_nodes:

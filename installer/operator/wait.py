@@ -18,7 +18,7 @@ from installer.model.names import COMPONENT_LABEL, COMPONENTS, INSTANCE_LABEL, O
 from installer.model.overview import NodeView
 from installer.operator.api import DAEMON_SETS, PODS, ApiError, KubeApi
 from installer.operator.inventory import find_installations
-from installer.operator.judge import judge_nodes
+from installer.operator.judge import is_clean, judge_nodes
 from installer.operator.kube_objects import is_rolled_out, mapping_at, text_at
 
 _PACE = 2.0  # seconds between two looks
@@ -61,11 +61,11 @@ class Waiting:
                 views = self._ask(lambda: self._judge_nodes(namespace), since)
                 if views is not None:
                     seen, count = status, len(views)
-                    fresh = {each.name for each in views if _is_clean(each)} - clean
+                    fresh = {each.name for each in views if is_clean(each)} - clean
                     clean |= fresh
                     since = self._clock.now() if fresh else since
-                    self._report_clean(sorted(fresh), sum(map(_is_clean, views)), count)
-                    left = tuple(_with_reason(each) for each in views if not _is_clean(each))
+                    self._report_clean(sorted(fresh), sum(map(is_clean, views)), count)
+                    left = tuple(_with_reason(each) for each in views if not is_clean(each))
                     known = bool(left) and all(each.name in given_up for each in left)
                     if done or self._is_over(since) or (known and is_rolled_out(daemon_set, len(left))):
                         return left
@@ -144,12 +144,6 @@ class Waiting:
         if fresh:
             message = f"clean: {name_some(fresh)} ({clean} of {count})"
             self._emit(Event("uninstall.progress", message, {"nodes": fresh, "clean": clean, "of": count}))
-
-
-def _is_clean(node: NodeView) -> bool:
-    """Whether the node is clean, by its pod: the pod of a removal is Ready when it has removed. So a node
-    with a wrong clock, or one that may not write its annotation, still counts as clean."""
-    return node.mode is Mode.REMOVE and node.ready and node.reachable
 
 
 def _with_reason(node: NodeView) -> NodeView:

@@ -25,12 +25,12 @@ from installer.errors import (
 )
 from installer.host import clock as clock_module
 from installer.host.clock import SystemClock
+from installer.host.command import run
 from installer.host.files import RootedFiles
 from installer.host.healthz import HostHealthz
 from installer.host.machine import host_identity
 from installer.host.process import ProcProcesses
 from installer.host.protobuf import decode, encode, integer, mapping, messages, text
-from installer.host.run import run
 from installer.host.validator import BinaryValidator
 from installer.model.host import Health, Machine
 from installer.model.paths import OUR_RUNTIME

@@ -14,8 +14,8 @@ import yaml
 
 from installer.cluster.kubeapi import KubeApi
 from installer.cluster.node_status import NodeStatus
+from installer.cluster.permit_client import PermitClient
 from installer.cluster.pod_context import PodContext
-from installer.cluster.rollout_client import RolloutClient
 from installer.cluster.sync import SyncRequest, WorkEnd
 from installer.cluster.sync_child import sync_with
 from installer.manifests import ManifestOptions, render_objects
@@ -90,10 +90,10 @@ class Scene(Robbed):
         account = self._directory / NAME / node
         return KubeApi("127.0.0.1", self._cluster.port, account, time.monotonic() + 120)
 
-    def ask(self, node: str) -> RolloutClient:
+    def ask(self, node: str) -> PermitClient:
         context = PodContext("", 0, "", node, "", NAMESPACE, NAME, rollout_namespace=PLACE)
         order = SyncRequest(context, uid=self.uids[node], rules=RULES)
-        return RolloutClient(order, self.api(node), time.time, lambda: 0.0)
+        return PermitClient(order, self.api(node), time.time, lambda: 0.0)
 
 
 @pytest.fixture(scope="module", params=["stand-in", "real"])

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from installer.daemon.watch import WatchSpec
-from installer.host.run import run
+from installer.host.command import run
 from installer.model.daemon import Job
 from tests.lib.event_loop import SOON, Scene
 from tests.lib.own_process import remove_sources, sources, tidied

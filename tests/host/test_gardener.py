@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from installer.operator.clean_nodes import build_patches
+from installer.operator.node_objects import build_patches
 from tests.host.command import PROGRAM
 from tests.host.node import FALLBACK, PROXY, Node
 from tests.host.shoot import EVENTS, LiveShoot

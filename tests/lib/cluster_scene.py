@@ -13,8 +13,8 @@ from installer.cluster.node_status import NodeStatus
 from installer.cluster.pod_context import PodContext
 from installer.cluster.sync import SyncRequest
 from installer.cluster.sync_child import parse_request
+from installer.host.command import Finished
 from installer.host.files import RootedFiles
-from installer.host.run import Finished
 from installer.model.daemon import DaemonState, Job, Phase
 from installer.model.event import Event
 from installer.model.fleet import DEFAULT_RULES

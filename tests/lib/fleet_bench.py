@@ -13,8 +13,8 @@ from typing import Any
 from installer.cluster.kubeapi import NO_OBJECTS, Answer
 from installer.cluster.leases import CANARY, RING, build_lease, leases_path
 from installer.cluster.node_status import EVENTS_PATH
+from installer.cluster.permit_client import PermitClient
 from installer.cluster.pod_context import PodContext
-from installer.cluster.rollout_client import RolloutClient
 from installer.cluster.sync import SyncRequest, WorkEnd
 from installer.model.fleet import FLEET, FleetRules, PermitAnswer, PlannedWork, WorkResult
 from installer.model.hold import PAUSE_ANNOTATION
@@ -150,11 +150,11 @@ class Node:
         self.skew = 0.0
         store.node(name, canary=canary)
 
-    def _ask(self) -> RolloutClient:
+    def _ask(self) -> PermitClient:
         name = "cri-resmgr-installer"
         context = PodContext("", 0, "", self.name, "", "kube-system", name, rollout_namespace=NAMESPACE)
         order = SyncRequest(context, uid=self.uid, canary=self.canary, rules=self.rules)
-        return RolloutClient(order, self.store, lambda: self.store.now + self.skew, self.random.random)
+        return PermitClient(order, self.store, lambda: self.store.now + self.skew, self.random.random)
 
     def begin(self, work: PlannedWork = NEW) -> PermitAnswer:
         answer = self._ask().begin(work)

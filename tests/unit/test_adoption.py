@@ -28,7 +28,7 @@ from installer.node.adoption import (
     with_creations,
 )
 from installer.node.apply import apply_plan
-from installer.node.kubelet_start import await_calm
+from installer.node.await_kubelet import await_calm
 from installer.node.pinning import due_shares, keeps_weight
 from installer.node.run import Progress
 from tests.lib.fakes import CONTAINERD, Call, FakeHost

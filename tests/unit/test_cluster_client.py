@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from installer.host.command import Finished
 from installer.host.files import RootedFiles
-from installer.host.run import Finished
 from installer.model.daemon import DaemonState, Installed, Phase
 from installer.model.event import Event
 from installer.model.hold import CLUSTER_MEMORY

@@ -36,7 +36,7 @@ from installer.model.names import Mode
 from installer.model.plan import Desired, DesiredKubelet, Strategy
 from installer.node.desired import build_desired, fleet_generation
 from installer.node.header import with_generation, with_header
-from installer.node.kubelet_strategy import analyse_kubelet, effective, place_drop_in
+from installer.node.kubelet_strategy import analyse_kubelet, effective, with_drop_in_directory
 from installer.rendering import template_text, unit_text
 from tests.lib.rules import rule
 
@@ -67,7 +67,7 @@ def build(
     binary: DesiredFile = BINARY,
 ) -> Desired:
     snapshot = host or kubelet()
-    settings = place_drop_in(settings or Settings(), snapshot.machine)
+    settings = with_drop_in_directory(settings or Settings(), snapshot.machine)
     return build_desired(
         settings,
         configs or Configs(),

@@ -33,7 +33,7 @@ from installer.model.host import (
     UnitText,
 )
 from installer.model.plan import Finding
-from installer.node.desired import kubelet_resources
+from installer.node.desired import desired_kubelet
 from installer.node.kubelet_command import parse_base
 from installer.node.kubelet_endpoint import base_endpoint
 from installer.node.kubelet_strategy import Choice, KubeletAnalysis, analyse_kubelet, choose_strategy
@@ -125,7 +125,7 @@ def test_drop_in_makes_the_base_line_and_our_flag(case: tuple[dict[str, Any], Pa
     choice = choose_strategy(parse_base(base), settings, base, running(expected, base))
     if not isinstance(choice, Choice):
         return
-    files, _kubelet = kubelet_resources(settings, base.detail, choice)
+    files, _kubelet = desired_kubelet(settings, base.detail, choice)
     drop_in = next(file for file in files if file.path.endswith(paths.DROP_IN_NAME))
     assert isinstance(drop_in.content, bytes)
     place = root / drop_in.path[1:]

@@ -47,7 +47,7 @@ from installer.model.proxy import CachedContainer, ProxyCache
 from installer.node import preflight
 from installer.node.facts import Facts
 from installer.node.header import with_header
-from installer.node.kubelet_strategy import KubeletAnalysis, place_drop_in
+from installer.node.kubelet_strategy import KubeletAnalysis, with_drop_in_directory
 from installer.node.preflight import check_change
 from installer.node.preflight_files import check_places
 from tests.lib.rules import rule
@@ -235,7 +235,9 @@ def test_programs_that_own_kubelets_unit_are_warned_of(service: str, code: str) 
 )
 def test_another_drop_in_directory_is_safe_from_gardener(directory: str) -> None:
     facts = with_machine(services=("gardener-node-agent.service",))
-    settings = place_drop_in(Settings(kubelet=KubeletSettings(drop_in_directory=directory)), facts.machine)
+    settings = with_drop_in_directory(
+        Settings(kubelet=KubeletSettings(drop_in_directory=directory)), facts.machine
+    )
     assert check_host(settings, facts, Configs(), PAYLOAD) == ()
 
 

@@ -29,7 +29,7 @@ from installer.model.fleet import FleetRules
 from installer.model.names import NOT_READY_TAINT, READY_CONDITION
 from installer.operator.api import CONFIG_MAPS, DAEMON_SETS
 from installer.operator.inventory import find_installations
-from installer.operator.removal import build_removal
+from installer.operator.removal_daemonset import build_removal
 from tests.contract.kubeserver.objects import LEASES, Object, number, path_of
 from tests.lib.api_servers import ApiServer
 from tests.lib.throwaway.controlplane import Caller

@@ -18,7 +18,7 @@ from typing import Any, Self
 from installer.cluster.kubeapi import Answer, KubeApi
 from installer.cluster.leases import read_permits
 from installer.cluster.sync_child import parse_request, sync_with
-from installer.host.run import Finished
+from installer.host.command import Finished
 from installer.manifests import ManifestOptions, render_objects
 from installer.model.daemon import Job
 from installer.model.jsontext import to_json

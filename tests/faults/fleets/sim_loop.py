@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from installer.cluster.kubeapi import Api
 from installer.cluster.sync_child import parse_request, sync_with
-from installer.host.run import Finished
+from installer.host.command import Finished
 from installer.model.daemon import Job
 from installer.model.jsontext import to_json
 

@@ -19,7 +19,7 @@ from installer.host.systemd import BusSystemd
 from installer.inputs.settings import KubeletSettings, Settings
 from installer.inputs.systemd_syntax import ExecCommand, parse_environment_file
 from installer.model.host import KubeletBase, UnitDetail, UnitState, UnitText
-from installer.node.desired import kubelet_resources
+from installer.node.desired import desired_kubelet
 from installer.node.kubelet_command import parse_base
 from installer.node.kubelet_strategy import Choice, choose_strategy, effective
 from installer.node.snapshot import read_environment_files
@@ -179,9 +179,7 @@ class Laboratory:
         self.tried += len(seen)
         wrong = [f"{case}: {line}" for case, found in seen.items() for line in differences(case, *found)]
         choices = {case: choice for case in seen if (choice := self._choose(case, *seen[case])) is not None}
-        drop_ins = {
-            case: kubelet_resources(_settings(case), seen[case][1], choices[case]) for case in choices
-        }
+        drop_ins = {case: desired_kubelet(_settings(case), seen[case][1], choices[case]) for case in choices}
         self._lay(
             {
                 files[0].path: files[0].content

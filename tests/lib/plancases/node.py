@@ -8,7 +8,7 @@ from installer.inputs.load import Inputs
 from installer.model.names import Mode
 from installer.model.plan import Assessment, Finding
 from installer.node.assess import assess, needs_probe, probed_endpoint
-from installer.node.kubelet_strategy import place_drop_in, possible_drop_ins
+from installer.node.kubelet_strategy import possible_drop_ins, with_drop_in_directory
 from installer.node.ownership import RecordStore
 from installer.node.record import RecordStatus, load_record, may_be_earlier
 from installer.node.takeover import consider
@@ -32,7 +32,7 @@ class Node:
 
     def _look(self, nonce: str) -> tuple[RecordStore, Assessment]:
         host, known = self.host, self.host.machine
-        settings = place_drop_in(self.inputs.request.settings, known)
+        settings = with_drop_in_directory(self.inputs.request.settings, known)
         inputs = replace(self.inputs, request=replace(self.inputs.request, settings=settings))
         store = RecordStore(host.files, load_record(host.files, known.machine_id, known.hostname))
         if store.status not in (RecordStatus.OK, RecordStatus.FOREIGN):

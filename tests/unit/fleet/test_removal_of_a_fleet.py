@@ -15,9 +15,14 @@ from installer.manifests.inputs import ManifestOptions, load_inputs
 from installer.model.hold import PAUSE_ANNOTATION
 from installer.model.names import LAST_FAILURE, NOT_READY_TAINT, READY_CONDITION, READY_LABEL, STATUS
 from installer.operator.api import ApiError, KubeApi, Page
-from installer.operator.clean_nodes import build_patches, clean_nodes
 from installer.operator.inventory import read_installed
-from installer.operator.removal import build_removal, parse_settings_map, settings_map_of, wait_seconds_of
+from installer.operator.node_objects import build_patches, clear_node_objects
+from installer.operator.removal_daemonset import (
+    build_removal,
+    parse_settings_map,
+    settings_map_of,
+    wait_seconds_of,
+)
 
 CASES = Path(__file__).parents[2] / "cases" / "manifests"
 OF_THE_SERVER: dict[str, Any] = {"uid": "1", "resourceVersion": "2", "generation": 3, "managedFields": []}
@@ -121,5 +126,5 @@ class Forgetful(KubeApi):
 
 def test_a_fleet_that_takes_longer_than_a_list_lasts_is_cleaned() -> None:
     api = Forgetful()
-    assert clean_nodes(api) == 2
+    assert clear_node_objects(api) == 2
     assert api.written == ["n1", "n2"]

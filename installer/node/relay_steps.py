@@ -16,25 +16,25 @@ KEPT_ON_BASE = (
 )
 
 
-def set_hold(reason: str) -> Step:
+def hold_step(reason: str) -> Step:
     """Hold kubelet on its base endpoint from its next start on."""
     content = reason.replace("\n", " ").encode() + b"\n"
     hold = DesiredFile.of(paths.HOLD, content, part=Part.KUBELET)
     return Step(StepKind.SET_HOLD, paths.HOLD, Part.KUBELET, hold)
 
 
-def leave_relay(unit: str, reason: str = WAITS_THERE) -> tuple[Step, ...]:
+def leave_relay_steps(unit: str, reason: str = WAITS_THERE) -> tuple[Step, ...]:
     """Kubelet leaves the relay. The hold keeps it away, whoever restarts it."""
     kinds = (StepKind.RESTART, StepKind.AWAIT_KUBELET_ON_BASE)
-    return (set_hold(reason), *(Step(kind, unit, Part.KUBELET) for kind in kinds))
+    return (hold_step(reason), *(Step(kind, unit, Part.KUBELET) for kind in kinds))
 
 
-def restart_kubelet(unit: str) -> tuple[Step, ...]:
+def restart_kubelet_steps(unit: str) -> tuple[Step, ...]:
     """The steps of a restart, which is done only when kubelet is healthy again."""
     return tuple(Step(kind, unit, Part.KUBELET) for kind in (StepKind.RESTART, StepKind.AWAIT_KUBELET))
 
 
-def start_proxy(leaves_to: str) -> tuple[Step, ...]:
+def restart_proxy_steps(leaves_to: str) -> tuple[Step, ...]:
     """The steps of a restart of the proxy, which is done only when the relay answers. `leaves_to`: the
     endpoint to which kubelet moves if it would hang on the relay for too long; empty: it stays."""
     leave = (Step(StepKind.LEAVE_IF_SLOW, leaves_to, Part.PROXY),) if leaves_to else ()
@@ -50,10 +50,10 @@ def check_way_back(rest: tuple[Step, ...], unit: str, restarts_left: float) -> N
         raise KubeletKeptError(*KEPT_ON_BASE)
 
 
-def come_back(rest: tuple[Step, ...], unit: str) -> tuple[Step, ...]:
+def return_steps(rest: tuple[Step, ...], unit: str) -> tuple[Step, ...]:
     """The rest of a plan after kubelet had to leave the relay: the hold ends with the next restart of
     kubelet. If none was planned, that restart comes last, when the relay has answered."""
     restarts = (n for n, step in enumerate(rest) if step.kind is StepKind.RESTART and step.target == unit)
     until = next(restarts, len(rest))
     clear = Step(StepKind.CLEAR_HOLD, paths.HOLD, Part.KUBELET)
-    return (*rest[:until], clear, *(rest[until:] or restart_kubelet(unit)))
+    return (*rest[:until], clear, *(rest[until:] or restart_kubelet_steps(unit)))

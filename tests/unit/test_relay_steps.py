@@ -30,8 +30,8 @@ from installer.model.plan import (
 from installer.model.proxy import WHILE_HANGING
 from installer.node.apply import apply_plan
 from installer.node.converge import limits_of
-from installer.node.off_relay import come_back, restart_kubelet
 from installer.node.plan import leaves_to
+from installer.node.relay_steps import restart_kubelet_steps, return_steps
 from installer.node.run import Progress
 from tests.lib.fakes import CONTAINERD, FakeHost, timed_out
 from tests.lib.rules import rule
@@ -179,14 +179,14 @@ def test_a_start_that_is_under_way_goes_on_without_kubelet(slow: SlowHost) -> No
 @pytest.mark.parametrize(
     ("rest", "then"),
     [
-        ((AWAIT,), (AWAIT, CLEAR, *restart_kubelet(KUBELET))),
-        ((), (CLEAR, *restart_kubelet(KUBELET))),
-        ((AWAIT, *restart_kubelet(KUBELET)), (AWAIT, CLEAR, *restart_kubelet(KUBELET))),
-        ((RESTART, AWAIT), (RESTART, AWAIT, CLEAR, *restart_kubelet(KUBELET))),
+        ((AWAIT,), (AWAIT, CLEAR, *restart_kubelet_steps(KUBELET))),
+        ((), (CLEAR, *restart_kubelet_steps(KUBELET))),
+        ((AWAIT, *restart_kubelet_steps(KUBELET)), (AWAIT, CLEAR, *restart_kubelet_steps(KUBELET))),
+        ((RESTART, AWAIT), (RESTART, AWAIT, CLEAR, *restart_kubelet_steps(KUBELET))),
     ],
 )
 def test_kubelet_comes_back_once(rest: tuple[Step, ...], then: tuple[Step, ...]) -> None:
-    assert come_back(rest, KUBELET) == then
+    assert return_steps(rest, KUBELET) == then
 
 
 def snapshot(*, on_relay: bool = True, hold: str = "") -> HostSnapshot:

@@ -37,7 +37,7 @@ def check_run(inputs: Inputs, assessment: Assessment, run: Run) -> None:
     if plan.steps:
         check_allowed(request, assessment)
         check_inputs(inputs, plan.changes, run.host.validator, proven=is_proven(record, plan.desired))
-        check_permit(request, _planned_work(inputs, assessment, record), run.emit)
+        stop_without_permit(request, _planned_work(inputs, assessment, record), run.emit)
 
 
 def emit_warnings(findings: Iterable[Finding], emit: Emit) -> None:
@@ -103,7 +103,7 @@ def _planned_work(inputs: Inputs, assessment: Assessment, record: Record) -> Pla
     )
 
 
-def check_permit(request: Request, work: PlannedWork, emit: Emit) -> None:
+def stop_without_permit(request: Request, work: PlannedWork, emit: Emit) -> None:
     """Report what is planned, and raise KubeletKeptError if it needs a permit."""
     if (work.restarts_kubelet and request.ask_first) or (work.begins and request.ask_first == "all"):
         emit(Event("planned", "this pass has to wait for a permit", asdict(work)))

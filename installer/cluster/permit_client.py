@@ -68,7 +68,7 @@ class _FailedError(Exception):
         self.answer = PermitAnswer(why=why, wait=wait, failed=True, denied=denied)
 
 
-class RolloutClient:
+class PermitClient:
     """One question of one node. `clock` is the time of the epoch if the server does not send it."""
 
     def __init__(
@@ -101,7 +101,7 @@ class RolloutClient:
                         return self._answer(Wait(why, "", _RESOURCE_PAUSE, _RESOURCE_PAUSE))
                     needs_successor = False
                 if isinstance(move, TakePermit):
-                    taken = self._take(move.permits)
+                    taken = self._take_permit(move.permits)
                     return self._answer(taken) if isinstance(taken, Wait) else _granted(taken, rollout)
                 if isinstance(move, Wait):
                     return self._answer(move)
@@ -160,7 +160,7 @@ class RolloutClient:
             self._call("POST", self._leases, lease)
         return read_pause(written.body) if written.ok else None
 
-    def _take(self, permits: Sequence[Permit]) -> Permit | Wait:
+    def _take_permit(self, permits: Sequence[Permit]) -> Permit | Wait:
         """Take the first that no other node takes at the same time; one without a name if none is needed.
         Raises _FailedError."""
         for permit in permits[:_TRIES]:

@@ -26,7 +26,7 @@ Retry = Callable[[Callable[[], Any]], Any]
 """Returns what the call returns, which it may try again."""
 
 
-def clean_nodes(api: KubeApi, left: Collection[str] = (), retry: Retry = lambda call: call()) -> int:
+def clear_node_objects(api: KubeApi, left: Collection[str] = (), retry: Retry = lambda call: call()) -> int:
     """Clean every Node that is not in `left`; return how many had any of our keys. Raises ApiError.
 
     It lists all Nodes before it writes the first one: an API server forgets the place in a list after a few
