@@ -1,3 +1,3 @@
-"""Installs, keeps and removes CRI-Resource-Manager on a Kubernetes node."""
+"""Installs CRI-Resource-Manager on a Kubernetes node, keeps it there, and removes it."""
 
 __version__ = "0.1.0"

@@ -117,7 +117,7 @@ class InterruptedRunError(InstallerError):
 
 _IMMUTABLE = (
     "the file system refuses the change: `lsattr -d` shows whether the file or its directory is immutable, "
-    "and `chattr -i` ends that"
+    "and `chattr -i` clears that flag"
 )
 _REMEDIES = {
     errno.ENOSPC: "the disk is full: `df -h` and `df -i` on the host show where; free some space there",
@@ -127,7 +127,7 @@ _REMEDIES = {
     errno.EMFILE: "this process has too many files open: raise LimitNOFILE= of its service or container",
     errno.ENFILE: "the host has too many files open: raise fs.file-max (`sysctl fs.file-nr` shows the use)",
     errno.EAGAIN: "no process or thread can be started: raise the limit of the pids cgroup (pids.max, "
-    "TasksMax=) or of processes (`ulimit -u`), or end what uses it up",
+    "TasksMax=) or of processes (`ulimit -u`), or end what uses them up",
     errno.ENOBUFS: "the network buffers of the host are used up: free memory on the host",
     errno.ENOMEM: "memory is used up: raise the memory limit of the container, or free memory on the host",
 }

@@ -22,12 +22,12 @@ _NODE = f"{_PROGRAM} --payload /root/payload --configs /root/configs"
 _VALUES = "/etc/gardener-extension-cri-resmgr/values.yaml"
 _EPILOG = f"""environment:
   {ENVIRONMENT_PREFIX}CONFIG, _PAYLOAD, _CONFIGS, _DEFAULT_CONFIGS, _TAKE_OVER, _HOST_ROOT and _OUTPUT
-  stand for the options of these names; an option takes precedence. These options may stand
+  set the options of the same names; an option takes precedence. These options may come
   before or after the command.
 
 exit codes:
   0    converged, nothing to do
-  1    a bug (-v shows where), or this machine lacks what every program needs
+  1    a bug (-v shows where), or this machine is out of memory, processes or file descriptors
   2    bad settings, configs, payload or usage; nothing touched
   3    plan: changes pending; status: not converged or not healthy
   4    this host cannot or should not be served; nothing touched
@@ -75,11 +75,11 @@ class Parser(argparse.ArgumentParser):
         faults = []
         for option in options:
             if option in _RENAMED:
-                faults.append(f"{option} is called {_RENAMED[option]} now")
+                faults.append(f"{option} was renamed to {_RENAMED[option]}")
                 continue
             close = suggest(option, known)
             faults.append(f"unknown option {option}" + (f"; {close}" if close.startswith("did") else ""))
-        faults = faults or [f"unexpected word {word!r}" for word in words]
+        faults = faults or [f"unexpected argument {word!r}" for word in words]
         raise UsageError(faults, f"see `{self.prog} --help`")
 
 
@@ -96,7 +96,7 @@ def build_parser() -> tuple[Parser, Mapping[str, Parser]]:
     shared = _host_options(output)
     parser = Parser(
         _PROGRAM,
-        description="Installs, keeps and removes CRI-Resource-Manager on a Kubernetes node.",
+        description="Installs CRI-Resource-Manager on a Kubernetes node, keeps it there, and removes it.",
         epilog=_EPILOG,
         parents=[shared],
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -120,9 +120,9 @@ def build_parser() -> tuple[Parser, Mapping[str, Parser]]:
         add("manifests", objects, f"{_PROGRAM} manifests --values values.yaml | kubectl apply -f -")
     )
     _add_cluster_verbs(add)
-    plugins = "print cri-resmgr's configuration as that of nri-plugins"
+    plugins = "translate cri-resmgr's configuration for nri-plugins, and print it"
     _add_translate(add("translate", plugins, f"{_PROGRAM} translate --configs /root/configs"))
-    controller = "run Gardener's controller, in a pod of a seed; see docs/gardener.md"
+    controller = "run the controller for Gardener, in a pod on a seed; see docs/gardener.md"
     _add_extension(add("extension", controller, f"{_PROGRAM} --output json extension --values {_VALUES}"))
     # The daemon's child runs. Without a help text they are not listed.
     passes, sync = (verbs.add_parser(verb, parents=[shared]) for verb in INTERNAL_VERBS)
@@ -147,7 +147,7 @@ def _host_options(output: Parser) -> Parser:
 def _add_host_verbs(add: Callable[[str, str, str], Parser]) -> None:
     steps = "show each step that would change this host, and why; touches nothing"
     plan = add("plan", steps, f"{_NODE} plan --diff")
-    install = add("install", "install cri-resmgr on this host, or update it, once", f"{_NODE} install")
+    install = add("install", "install or update cri-resmgr on this host, once", f"{_NODE} install")
     leave = "move kubelet back to its runtime and remove cri-resmgr from this host"
     remove = add("remove", leave, f"{_PROGRAM} remove")
     add("run", "run the daemon: converge this host, then keep watching it", f"{_NODE} run")
@@ -157,13 +157,13 @@ def _add_host_verbs(add: Callable[[str, str, str], Parser]) -> None:
         "show whether this host is converged and healthy, and its last change; touches nothing",
         f"kubectl -n kube-system exec POD -- {_PROGRAM} status",
     )
-    plan.add_argument("--mode", choices=("install", "remove"), help="default: as the settings say")
+    plan.add_argument("--mode", choices=("install", "remove"), help="default: the setting `mode`")
     plan.flag("--diff", help="also show the changed text of each file")
     for verb in (plan, install):
         verb.flag("--retry", help="retry a generation that failed on this host")
         live = "let the daemon-reload apply a pending edit of kubelet's unit"
         verb.flag("--accept-pending", help=live)
-        other = "take over an installation of cri-resmgr that another installer has made"
+        other = "take over cri-resmgr that another installer has put on this host"
         verb.flag("--take-over", help=other, default=argparse.SUPPRESS)
     for verb in (plan, remove):
         lost = "if the record is lost: delete every file at a path that the installer uses"
@@ -177,7 +177,7 @@ def _add_host_verbs(add: Callable[[str, str, str], Parser]) -> None:
         nargs="?",
         const=300,
         metavar="SECONDS",
-        help="wait until it is converged and healthy, at most this long; default: 300",
+        help="wait until the host is converged and healthy, at most this long; default: 300",
     )
 
 
@@ -196,7 +196,7 @@ def _seconds(text: str) -> float:
 def _add_manifests(manifests: Parser) -> None:
     add = manifests.add_argument
     add("--values", type=Path, metavar="FILE", help="the values (YAML); see docs/operations.md")
-    add("--mode", choices=("install", "remove"), help="remove: pods that clean the nodes")
+    add("--mode", choices=("install", "remove"), help="remove: print the removal, whose pods clean the nodes")
     add(
         "--provider-config",
         type=Path,
@@ -211,26 +211,28 @@ def _add_manifests(manifests: Parser) -> None:
     manifests.flag("--monitoring", help="add a PodMonitor, alerts and a Grafana dashboard")
     add("--profile", choices=("privileged", "restricted"), help="rights of the pods; default: privileged")
     add("--nodes", metavar="A,B,C", help="only these nodes")
-    add("--agent", action=argparse.BooleanOptionalAction, help="with or without cri-resmgr-agent")
+    add("--agent", action=argparse.BooleanOptionalAction, help="include cri-resmgr-agent, or leave it out")
     image = "image of the installer; NAME is installer, agent or extension"
     add("--image", metavar="[NAME=]REFERENCE", action="append", default=[], dest="images", help=image)
     manifests.flag(
         "--gardener-registration",
-        help="instead, print what registers the extension with Gardener; needs --image extension=REFERENCE",
+        help="instead, print the registration with Gardener; needs --image extension=REFERENCE",
     )
     add(
         "--for",
         dest="registers_for",
         choices=("garden", "operator", "v1beta1"),
         default="garden",
-        help="for whom to register: operator: gardener-operator; v1beta1: Gardener before 1.96",
+        help="where to register; operator: with gardener-operator; v1beta1: with Gardener before 1.96",
     )
-    chart = "where the chart of the registration was pushed to; default: the registration contains it"
+    chart = "where you have pushed the chart of the registration; default: the registration contains it"
     add("--chart-ref", default="", metavar="REFERENCE", help=chart)
 
 
 def _add_cluster_verbs(add: Callable[[str, str, str], Parser]) -> None:
-    report = add("report", "show every node of a cluster, its state and why", f"{_PROGRAM} report --nodes")
+    report = add(
+        "report", "show the state of every node of a cluster, and the reason", f"{_PROGRAM} report --nodes"
+    )
     rollout = add(
         "rollout",
         "show who may restart kubelet and who waits; pause, resume or retry",
@@ -252,7 +254,7 @@ def _add_cluster_verbs(add: Callable[[str, str, str], Parser]) -> None:
         help="status: show permits, canaries, and what was stopped and why; pause: let no node start planned "
         "work; resume: end the pause; retry: start stopped generations again",
     )
-    rollout.add_argument("--why", default="", help="reason of a pause, shown to everybody")
+    rollout.add_argument("--why", default="", help="reason for the pause, shown to everyone")
     wait = "give up when no node makes progress for this long; default: the setting removal.waitSeconds"
     uninstall.add_argument("--wait", type=_seconds, metavar="SECONDS", help=wait)
     uninstall.flag("--leave-nodes", help="delete everything even if some nodes are not clean")
@@ -272,7 +274,7 @@ def _add_translate(translate: Parser) -> None:
     _add_kubeconfig(translate)
     configs = "directory with fallback.cfg, force.cfg, and the agent's default, group.NAME and node.NAME"
     translate.add_argument("--configs", metavar="DIR", default=argparse.SUPPRESS, help=configs)
-    provider = "what Gardener users have; see docs/gardener.md"
+    provider = "a Gardener user's configuration; see docs/gardener.md"
     translate.add_argument("--provider-config", type=Path, metavar="FILE", help=provider)
     workloads = "instead, print `kubectl patch` for workloads with cri-resmgr's annotations"
     translate.flag("--annotations", help=workloads)

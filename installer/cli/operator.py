@@ -140,7 +140,7 @@ def _print_translation(translation: Translation, output: str) -> int:
         sys.stdout.write(dump_objects(translation.resources))
     _print_report(translation.report)
     if not translation.resources:
-        sys.stderr.write("no resource: no policy of these configs has a plugin\n")
+        sys.stderr.write("nothing to print: no plugin implements a policy of these configs\n")
     return _PENDING if translation.lost else 0
 
 
@@ -156,7 +156,7 @@ def _print_workloads(workloads: Sequence[Workload], output: str) -> int:
     _print_report(report)
     if workloads:
         sys.stderr.write(
-            "a patched template restarts its pods: patch before the move, when they may restart\n"
+            "patching a template recreates its pods: patch before the move, when that is acceptable\n"
         )
     return _PENDING if any(entry.lost for entry in report) else 0
 

@@ -75,7 +75,7 @@ def read_breaker(generation: str, lease: Mapping[str, Any], now: float) -> Break
             int(found.get("labelled", 0)),
         )
     except (LookupError, TypeError, AttributeError, ValueError, OverflowError, RecursionError) as error:
-        raise ValueError(f"Lease {breaker_name(generation)} is not understood: {error}") from None
+        raise ValueError(f"Lease {breaker_name(generation)} cannot be parsed: {error}") from None
 
 
 def build_breaker(breaker: Breaker, namespace: str, rules: FleetRules, nodes: int) -> dict[str, Any]:

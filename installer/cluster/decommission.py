@@ -70,14 +70,14 @@ def _judge_selection(context: PodContext, name: str, daemonset: Answer, node: An
         )
     labels = mapping_at(node.metadata, "labels")
     if not labels:  # kubelet sets some, so the answer is incomplete
-        return Decommission(False, f"{name} exists; node {context.node} came without labels")
+        return Decommission(False, f"{name} exists; node {context.node} was returned without labels")
     try:
         template = mapping_at(daemonset.body, "spec", "template")
         if not template:
             raise ValueError("no pod template")
         wanted = selects(template, context.node, labels)
     except ValueError as error:
-        return Decommission(False, f"{name} exists; its node selection is not understood: {error}")
+        return Decommission(False, f"{name} exists; its node selection cannot be parsed: {error}")
     if wanted:
         return Decommission(False, f"{name} exists and selects this node")
     return Decommission(True, f"{name} no longer selects node {context.node}")

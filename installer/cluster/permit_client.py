@@ -262,7 +262,10 @@ class PermitClient:
                     found.append(answer.body)
                     break
                 if answer.code != _NOT_FOUND:
-                    return [], f"the API server does not show the resources of NRI plugins: {answer.failure}"
+                    return (
+                        [],
+                        f"the API server does not return the resources of NRI plugins: {answer.failure}",
+                    )
         return found, ""
 
     def _release(self, name: str, version: str) -> bool:

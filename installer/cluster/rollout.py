@@ -43,7 +43,7 @@ _LOST = "every permit is dated years ahead; `cri-resmgr-installer rollout retry`
 class FleetState:
     permits: tuple[Permit, ...] = ()
     paused: str | None = None  # why planned work is paused, None if it is not
-    breaker: Breaker | None = None  # of the generation that was asked for; None: no node has begun it
+    breaker: Breaker | None = None  # of the generation that was asked for; None: no node has started it
     fault: str = ""  # why the breaker cannot be read
     size: FleetSize | None = None  # that a node has last written down
     is_counted: bool = False  # by this node itself

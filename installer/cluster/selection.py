@@ -36,11 +36,11 @@ def _term_matches(term: Mapping[str, Any], node: str, labels: Mapping[str, Any])
     """Whether all of its expressions match; an empty term matches nothing."""
     unknown = set(term) - {"matchExpressions", "matchFields"}
     if unknown:
-        raise ValueError(f"{sorted(unknown)} in a term is not known")
+        raise ValueError(f"{sorted(unknown)} in a term is not supported")
     expressions = _list(term.get("matchExpressions") or [], "matchExpressions")
     fields = _list(term.get("matchFields") or [], "matchFields")
     if any(_mapping(entry, "a field").get("key") != "metadata.name" for entry in fields):
-        raise ValueError("matchFields knows metadata.name only")
+        raise ValueError("matchFields supports only metadata.name")
     results = [_matches(_mapping(entry, "an expression"), labels) for entry in expressions]
     results += [_matches(entry, {"metadata.name": node}) for entry in fields]
     return bool(results) and all(results)

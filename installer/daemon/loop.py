@@ -346,7 +346,7 @@ class Daemon:
             self._pages = PageServer(listen, self._loop.guarded(self._page, _ERROR_PAGE))
             self._say("pages.served", f"/healthz, /readyz and /metrics are served on {listen}")
         except InstallerError as error:
-            self._warn(error.message, f"tried again each {_RETRY:.0f} s")
+            self._warn(error.message, f"retried every {_RETRY:.0f} s")
             self._loop.after(_RETRY, self._serve_pages)
 
     def _page(self, path: str) -> Page | None:

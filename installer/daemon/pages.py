@@ -23,7 +23,7 @@ _COUNTERS = {
         "Passes after the first one that had something to change: drift, new inputs.",
     ),
     "rollbacks": ("rollbacks_total", "Changes that failed and were undone, since the start."),
-    "rescues": ("rescues_total", "Times that kubelet was taken off a dead relay, since the start."),
+    "rescues": ("rescues_total", "Times that kubelet was moved off a dead relay, since the start."),
     "failures": ("failed_passes_total", "Passes that did not converge, since the start."),
 }
 
@@ -56,11 +56,11 @@ def _metrics(state: DaemonState, version: str, succeeded: float, answered_in: fl
     pairs = ",".join(f'{name}="{_escaped(value)}"' for name, value in labels.items())
     yield from _metric("info", "gauge", "What runs here, as labels; always 1.", f"{{{pairs}}} 1")
     phases = (f'{{phase="{phase.value}"}} {int(phase is state.phase)}' for phase in Phase)
-    yield from _metric("phase", "gauge", "1 for the phase that the installer is in.", *phases)
+    yield from _metric("phase", "gauge", "1 for the current phase of the installer.", *phases)
     converged = state.phase in (Phase.CONVERGED, Phase.REMOVED)
     for name, value, what in (
         ("ready", int(state.ready), "1 if the host is converged and healthy, else 0."),
-        ("converged", int(converged), "1 if nothing on the host differs from what should be, else 0."),
+        ("converged", int(converged), "1 if nothing on the host differs from the desired state, else 0."),
         ("hold", int(bool(state.hold)), "1 if kubelet is held on its base endpoint, else 0."),
         ("kubelet_restarts_last_hour", state.restarts, "Restarts that count for kubelet.restartsPerHour."),
         ("last_exit_code", state.last_exit, "Exit code of the last pass, -1 before the first one has ended."),
@@ -69,7 +69,7 @@ def _metrics(state: DaemonState, version: str, succeeded: float, answered_in: fl
         (
             "relay_answer_seconds",
             round(answered_in, 6),
-            "How long the relay took for its last answer to a CRI call.",
+            "How long the relay took to answer the last CRI call.",
         ),
     ):
         yield from _metric(name, "gauge", what, f" {value}")

@@ -31,7 +31,7 @@ from installer.model.paths import PASS_UNIT
 _MAY_RESTART_KUBELET = (Action.INSTALL, Action.REMOVE, Action.RESCUE, Action.HOLD)
 _NSENTER = ("/usr/bin/nsenter", "/bin/nsenter")
 _SLACK = 30.0  # seconds after which systemd ends what we should have ended
-_BUSY = f"another pass is at work in {PASS_UNIT}"
+_BUSY = f"another pass is running in {PASS_UNIT}"
 _SETTINGS_SECONDS = 60.0
 _READ_SECONDS = 0.05  # between two reads of the log while a pass is at work
 _READS = 40  # of them until systemd is asked, in case its signal was lost with the bus daemon

@@ -296,7 +296,7 @@ class Policy:
             return self._install(now, snapshot, why) if is_due else _NOTHING
         ours = snapshot.hold.startswith(BY_DAEMON)
         if ours and self._owes_repair and is_due:
-            return self._install(now, snapshot, "resume the repair that a rescue has stopped")
+            return self._install(now, snapshot, "resume the repair that a rescue interrupted")
         if tried is None and not (ours and snapshot.relay):
             return self._install(now, snapshot, "start, under a hold")
         if tried is not None and snapshot.inputs != tried:

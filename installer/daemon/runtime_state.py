@@ -92,7 +92,7 @@ class RuntimeState:
                 self._files.remove_tree(paths.OUR_RUNTIME)
         except (InstallerError, OSError) as error:
             message = f"cannot delete {paths.OUR_RUNTIME}: {error}"
-            self._emit(Event("warning", message, {"hint": "gone at the next boot"}))
+            self._emit(Event("warning", message, {"hint": "it is gone after the next boot"}))
 
     def superseded(self) -> bool:
         """Whether another daemon has come since our claim, or had before. Those that we replaced have not,
@@ -140,7 +140,7 @@ class RuntimeState:
             self._files.write(path, json.dumps(document).encode() + b"\n", 0o644)
         except (InstallerError, OSError) as error:
             if path not in self._unwritten:
-                hint = "the daemon keeps running, but forgets what it did when it restarts"
+                hint = "the daemon keeps running, but after a restart it will not know what it did before"
                 self._emit(Event("warning", f"cannot write {path}: {error}", {"hint": hint}))
             self._unwritten.add(path)
         else:

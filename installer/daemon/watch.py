@@ -26,7 +26,7 @@ _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
 NO_WATCH_LEFT = (
-    "the kernel has no inotify watch left: changed files, also pause files, are noticed some seconds late",
+    "the kernel has no inotify watch left: changed files and pause files are noticed late, by some seconds",
     "raise fs.inotify.max_user_instances or fs.inotify.max_user_watches with sysctl",
 )
 """What is wrong if `EventLoop.sees` is false, and what helps."""

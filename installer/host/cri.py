@@ -200,7 +200,9 @@ class SocketCri:
             version=text(version, 3),
             api_version=text(version, 4),
             ready=is_ready,
-            reason="" if is_ready else ": ".join(filter(None, reasons)) or "the runtime says it is not ready",
+            reason=""
+            if is_ready
+            else ": ".join(filter(None, reasons)) or "the runtime reports that it is not ready",
             extras=tuple(name for number, name in _NEWER.items() if whole.get(number)),
         )
 

@@ -130,7 +130,7 @@ class RootedFiles:
             if digest and written != digest:
                 raise InstallerError(
                     f"{path}: not replaced: what was copied has sha256 {written}, not {digest}",
-                    "the source changed or was damaged meanwhile: run again",
+                    "the source changed or was damaged meanwhile: run the same command again",
                 )
             file.flush()
             disk.own(file.fileno(), uid, gid, self._kernel)

@@ -64,9 +64,9 @@ def _acquire(place: str) -> int:
             holder = os.pread(descriptor, 4096, 0).decode("utf-8", "replace").strip()
             raise BusyHostError(
                 f"another run holds the host lock {LOCK}: {holder or 'holder unknown'}",
-                "wait until it has ended, or end it: the lock ends with its process",
+                "wait until it has ended, or end it: the lock is released when its process ends",
             )
-    raise OSError(errno.EBUSY, "replaced again and again")
+    raise OSError(errno.EBUSY, "the lock file keeps being replaced")
 
 
 def _lock(descriptor: int) -> bool:

@@ -146,7 +146,7 @@ class BusSystemd:
     def arm_start(self, name: str, seconds: float) -> None:
         timer = _timer_of(name)
         try:
-            self._bus.start_timer(timer, seconds, f"starts {name}, should the run that stopped it die")
+            self._bus.start_timer(timer, seconds, f"starts {name} if the run that stopped it dies")
         except SystemdError as error:
             if error.name != _UNIT_EXISTS:
                 raise

@@ -57,7 +57,7 @@ class BinaryValidator:
             finished = self._run_apart(argv, _SERVES, seconds)
             if finished.code is None and not finished.seen:
                 message = f"cri-resmgr has not read the running containers within {seconds:g} s"
-                hint = "look at the load of this machine (`uptime`), and run the same command again"
+                hint = "check the load of this machine (`uptime`), and run the same command again"
                 raise StepFailedError(message, hint, interfered=True)
             return "" if finished.seen else _complaint(finished, private)
 
@@ -88,7 +88,7 @@ class BinaryValidator:
             raise RolledBackError(
                 "the configuration could not be checked now: cri-resmgr neither accepted nor refused it "
                 f"within {self._seconds:g} s",
-                "nothing was touched, and nothing is blamed; look at the load of this machine (`uptime`), "
+                "nothing was touched, and nothing is blamed; check the load of this machine (`uptime`), "
                 "then run the same command again",
             )
         return finished

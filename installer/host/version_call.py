@@ -104,7 +104,7 @@ def _response(stream: socket.socket, deadline: float) -> bytes:
             stream.settimeout(_left(deadline))
             stream.sendall(_frame(frame.kind, _ACK, 0, reply))
         elif frame.kind == _GOAWAY or (frame.kind == _RST_STREAM and frame.stream == _STREAM):
-            raise ValueError("the call is refused")
+            raise ValueError("the call was refused")
         elif frame.kind in (_DATA, _HEADERS) and frame.stream == _STREAM:
             if frame.kind == _DATA:
                 data += _without_padding(frame)

@@ -200,7 +200,7 @@ def find_cpu_faults(configs: Configs, has: str) -> list[str]:
         return []
     return [
         f"{name}: policy.ReservedResources.CPU: static cannot reserve {asked.reserved} of the CPUs "
-        f"{format_list(usable) or 'that are left, none'}: {here}"
+        f"{format_list(usable) or 'that are left (none)'}: {here}"
     ]
 
 
@@ -231,7 +231,7 @@ def _warnings(found: object, name: str) -> Iterable[Finding]:
             Severity.WARN,
             "full-dump",
             f"{name}: dump.Config {shown(config)} writes whole requests into the journal, "
-            "the environment variables of containers (secrets among them) included",
+            "including the containers' environment variables, and the secrets in them",
             'use short: instead of full:, or turn it off: "off:.*"',
         )
 

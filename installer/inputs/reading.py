@@ -53,7 +53,7 @@ def suggest(word: str, known: Iterable[str]) -> str:
     names = {name.lower(): name for name in known}
     plain = word.replace("_", "").lower()
     close = get_close_matches(word.lower(), names, n=1) or get_close_matches(plain, names, n=1)
-    return f"did you mean {names[close[0]]}?" if close else f"known are {', '.join(names.values())}"
+    return f"did you mean {names[close[0]]}?" if close else f"expected one of {', '.join(names.values())}"
 
 
 def nearest(path: Path) -> str:

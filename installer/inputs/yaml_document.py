@@ -118,7 +118,7 @@ class _Size:
             found = self._known[id(node)]
             if found is None:
                 line = node.start_mark.line + 1
-                raise InvalidInputError([f"{self._name}:{line}: an alias refers to what it is in"])
+                raise InvalidInputError([f"{self._name}:{line}: an alias refers to a value that contains it"])
             return found
         self._known[id(node)] = None
         values, levels = 1, 0
@@ -193,7 +193,7 @@ class _Walk:
             line = key.start_mark.line + 1
             here = (*path, key.value)
             if key.value in first:
-                twice = f"already given in line {first[key.value]}"
+                twice = f"already given on line {first[key.value]}"
                 self.faults.append(f"{'.'.join(here)}: {twice} ({self._name}:{line})")
             first.setdefault(key.value, line)
             self.lines.setdefault(here, line)

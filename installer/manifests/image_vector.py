@@ -149,7 +149,7 @@ def _choose(key: str, path: KeyPath, candidates: Sequence[_Candidate], arch: str
     chosen, *others = [candidate for candidate in candidates if candidate.score == best]
     other = next((each for each in others if each.reference != chosen.reference), None)
     if other:
-        found.faults.append((other.path, f"fits as well as {'.'.join(chosen.path)}; keep one of them"))
+        found.faults.append((other.path, f"matches as well as {'.'.join(chosen.path)}; keep one of them"))
     else:
         found.references[key] = chosen.reference
 

@@ -138,7 +138,7 @@ class _Reader:
 
     def _find_in_shoot(self, document: Source) -> list[_Part]:
         if self.shoot:
-            what = f"a second Shoot, after the one in {self.shoot}: these are two clusters; render each alone"
+            what = f"a second Shoot, after the one in {self.shoot}: render the two clusters separately"
             self._fault(document, ("kind",), what)
             return []
         self.shoot = document.place(("kind",)) or "the API server"

@@ -53,12 +53,12 @@ class Return:
     def planned(self) -> str:
         if self.value is None:
             return f"remove {self.what}"
-        return f"set {self.what} back: {self.before} -> {self.value}"
+        return f"restore {self.what}: {self.before} -> {self.value}"
 
     @property
     def done(self) -> str:
         if self.problem:
-            return f"{self.what} could not be brought back: {self.problem}"
+            return f"{self.what} could not be restored: {self.problem}"
         return f"{self.what} was removed" if self.value is None else f"{self.what} is {self.value} again"
 
     def failed(self, problem: str) -> Return:

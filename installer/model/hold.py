@@ -61,7 +61,7 @@ def why_paused(file: bytes | None, memory: bytes | None) -> str:
     """
     if file is not None:
         reason = file.decode("utf-8", "replace").partition("\n")[0].strip()
-        return f"{PAUSE_FILE} exists{f' ({reason})' * bool(reason)}; it ends with that file"
+        return f"{PAUSE_FILE} exists{f' ({reason})' * bool(reason)}; delete that file to end it"
     if annotation_pauses(memory):
         end = f"`kubectl annotate node NODE {PAUSE_ANNOTATION}-`"
         return f"by the node's annotation {PAUSE_ANNOTATION}, as last read from the API server; {end} ends it"

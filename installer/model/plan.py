@@ -216,7 +216,7 @@ _IN_WORDS = {
     StepKind.SET_HOLD: "hold kubelet on its base endpoint",
     StepKind.CLEAR_HOLD: "end the hold on kubelet",
     StepKind.DAEMON_RELOAD: "daemon-reload",
-    StepKind.SET_ASIDE_CACHE: "set the torn {} aside",
+    StepKind.SET_ASIDE_CACHE: "move the torn {} aside",
     StepKind.ADOPT: "adopt running containers that the proxy does not know, if there are any",
     StepKind.CHECK_WEIGHTS: "check that the proxy knows all running containers, and none has lost CPU weight",
     StepKind.RESET_PINNING: "restore CPUs and CPU weight of running containers",

@@ -70,7 +70,7 @@ def unadoptable(container: RunningContainer, cache: ProxyCache) -> str:
     """Why this container cannot be adopted; empty if it can. A torn cache does not matter: it is moved away,
     and the proxy starts a new one."""
     if cache.foreign:
-        return f"the proxy's cache has a format that is not known (version {cache.version or 'not said'})"
+        return f"the proxy's cache has an unknown format (version {cache.version or 'unknown'})"
     if container.creation is None:
         return "the runtime reports how it was created in an unknown format"
     return ""
@@ -115,7 +115,7 @@ def adopt(host: Host, endpoint: str, stop_proxy: Callable[[], None], seconds: fl
     incomplete = tuple(one for one in containers if not keeps_weight(one, cache))
     if unseen := [one.title for one in incomplete if one.id not in cache.containers]:
         message = f"cri-resmgr, run to read the running containers, did not find {name_some(unseen, _SOME)}"
-        raise StepFailedError(message, "run again", interfered=True)
+        raise StepFailedError(message, "run the same command again", interfered=True)
     _give_back(host, endpoint, incomplete)
     raw, mode = host.files.read(paths.PROXY_CACHE, CACHE_LIMIT) or b"", _mode(host.files)
     host.files.write(paths.PROXY_CACHE, with_creations(raw, incomplete), mode)
@@ -240,7 +240,7 @@ def with_creations(raw: bytes, containers: Iterable[RunningContainer]) -> bytes:
 def _check_adoptable(containers: Iterable[RunningContainer], cache: ProxyCache) -> None:
     for container, why in divide(containers, cache)[1]:
         message = f"{container.title} was created meanwhile and cannot be adopted: {why}"
-        raise StepFailedError(message, "run again", interfered=True)
+        raise StepFailedError(message, "run the same command again", interfered=True)
 
 
 def _give_back(host: Host, endpoint: str, containers: tuple[RunningContainer, ...]) -> None:

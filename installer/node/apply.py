@@ -191,7 +191,7 @@ class _Worker:
         self._late += 1
         if self._late == _ADOPTIONS:
             message = f"new containers keep being created outside the proxy: {lost[0].how}"
-            raise StepFailedError(message, "run again", True)
+            raise StepFailedError(message, "run the same command again", True)
         return (replace(step, kind=StepKind.ADOPT), *restart_proxy_steps(self._plan.leaves_if_slow), step)
 
     def forget_adopted(self) -> None:

@@ -189,7 +189,9 @@ def _adopted(facts: Facts) -> tuple[str, ...]:
     probe, cache = facts.probe, facts.snapshot.cache
     changed = [one for one in probe.containers if not keeps_weight(one, cache)]
     leftovers = find_leftovers(probe.unstarted, probe.containers)
-    removed = tuple(f"remove {one.title}, which never ran: another of its name runs" for one in leftovers)
+    removed = tuple(
+        f"remove {one.title}, which never ran: another container of its name runs" for one in leftovers
+    )
     return removed + tuple(
         f"correct {one.title}: the proxy only knows a rounded CPU weight"
         if is_known(one, cache)

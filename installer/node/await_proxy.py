@@ -152,7 +152,7 @@ def why_not_taken(
             if _REFUSED in line:
                 return line[line.index(_REFUSED) :], answered
         if host.systemd.unit(unit.name).main_pid != unit.main_pid:
-            return "it has ended instead", answered
+            return "it exited instead", answered
         now = host.clock.monotonic()
         if now - began >= STILL and (not activity.progresses or now - began >= longest):
             return f"its journal does not mention it within {now - began:.0f} s", answered

@@ -135,7 +135,7 @@ def _check_originals(
             yield finding(
                 "original-lost",
                 f"the original of {path}, kept at {object_path(digest)}, is damaged or missing",
-                "put a file whose sha256 is that name back there; or give the original up: "
+                "put a file with that sha256 back there; or give up the original: "
                 f"`remove --without-record` deletes {path} without restoring it",
             )
 

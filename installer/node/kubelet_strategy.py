@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from installer.inputs.settings import KubeletSettings, Settings
 
 
-_RENAME_HINT = f"rename that file so that it sorts before {DROP_IN_NAME}, or move what it sets elsewhere"
+_RENAME_HINT = f"rename that file so that it sorts before {DROP_IN_NAME}, or move its settings elsewhere"
 _AUTO_HINT = "set kubelet.strategy: auto"
 
 

@@ -97,14 +97,14 @@ class Reset:
         """What will be done, for people."""
         if self.problem:
             return f"leave {self.container.title} as it is: {self.problem}"
-        return f"give back to {self.container.title}: {', '.join(self._differences())}"
+        return f"restore {self.container.title}: {', '.join(self._differences())}"
 
     @property
     def done(self) -> str:
         """What was done, for people."""
         if self.problem:
-            return f"{self.container.title} did not get back what the proxy took: {self.problem}"
-        return f"given back to {self.container.title}: {', '.join(self._differences())}"
+            return f"could not restore {self.container.title}: {self.problem}"
+        return f"restored {self.container.title}: {', '.join(self._differences())}"
 
     def missing(self, now: CgroupState) -> str:
         """What of `write` the kernel does not enforce, in words; empty if nothing is missing."""
@@ -235,7 +235,7 @@ def give_back(host: Host, endpoint: str, emit: Emit, *, everyone: bool) -> None:
         complaints = host.cri.update(endpoint, writes) if writes else {}
         done = [_checked(reset, complaints.get(reset.container.id, ""), host) for reset in resets]
     except (InstallerError, OSError) as error:
-        message = f"no container could get its CPUs and weight back: {error}"
+        message = f"could not restore CPUs and weight of the containers: {error}"
         hint = "they keep what they have until they are recreated"
         emit(Event("warning", message, {"code": "pinned", "hint": hint}))
         return

@@ -217,7 +217,7 @@ def _check_repinning(facts: Facts) -> Iterable[Finding]:
     some = f"{len(repinned)} running container{'s' * (len(repinned) > 1)}"
     named = name_some(sorted(one.title for one in repinned), _CONTAINERS_NAMED)
     message = (
-        f"the policy {policy.name} (from {policy.source}) would at once re-pin {some} "
+        f"the policy {policy.name} (from {policy.source}) would immediately re-pin {some} "
         "that were not created through the proxy, or that its cache does not know"
         + (", and cut their CPU weight to the minimum" if cut else "")
         + f", until they are recreated: {named}"

@@ -12,7 +12,7 @@ WAITS_THERE = f"{BY_RUN}kubelet waits there until the proxy has started, and ano
 
 KEPT_ON_BASE = (
     "kubelet waits on its base endpoint: another restart of it is not allowed now",
-    "the proxy runs; `run` takes kubelet back to it as soon as that is allowed",
+    "the proxy runs; `run` moves kubelet back to it as soon as that is allowed",
 )
 
 

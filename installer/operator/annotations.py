@@ -89,7 +89,7 @@ def _translate_workload(kind: Resource, path: Sequence[str], workload: Object) -
     words = ["-n", namespace, "patch", kind.plural, name, "--type", "merge", "-p", json.dumps(body)]
     patch = shlex.join(["kubectl", *words])
     if not new:
-        patch = f"# {title}: no plugin has a form of its annotations"
+        patch = f"# {title}: no plugin has an equivalent of its annotations"
     elif kind.plural in ("jobs", "pods"):
         patch = f"# {title} cannot be changed: recreate it with {json.dumps(new)}"
     yield Workload(title, report, new, patch, new.keys() <= old.keys())

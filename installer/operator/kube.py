@@ -217,7 +217,10 @@ def connect_with(kubeconfig: bytes, limits: Limits = USUAL) -> KubeClient:
     try:
         given = yaml.safe_load(kubeconfig)
         if elsewhere := _found_elsewhere(given):
-            raise ApiError(0, f"its kubeconfig has {elsewhere}, which is not used: everything must be in it")
+            raise ApiError(
+                0,
+                f"its kubeconfig has {elsewhere}, which is not used: everything must be inline",
+            )
         credentials.load_kube_config_from_dict(given, client_configuration=configuration)
     except (ConfigException, yaml.YAMLError, OSError, TypeError, ValueError, AttributeError) as error:
         raise ApiError(0, f"its kubeconfig cannot be read: {error}") from None

@@ -108,7 +108,7 @@ def _constant(text: str, _value: Any) -> Any:
 def _choose(choices: Mapping[str, Any], value: Any) -> Any:
     found = choices.get(str(value), choices.get(str(value).lower()))
     if found is None:
-        raise ValueError(f"{shown(value)} is none of {', '.join(filter(None, choices))}")
+        raise ValueError(f"{shown(value)} is not one of {', '.join(filter(None, choices))}")
     return found
 
 

@@ -46,7 +46,7 @@ def parse_settings_map(config_map: Object) -> dict[str, Any]:
     if document.faults or not isinstance(document.data, dict):
         name = text_at(config_map, "metadata", "name")
         raise InvalidInputError(
-            [f"ConfigMap {name}: {SETTINGS} is not understood"], "apply the manifests again"
+            [f"ConfigMap {name}: {SETTINGS} cannot be parsed"], "apply the manifests again"
         )
     return dict(document.data)
 

@@ -22,8 +22,8 @@ from installer.operator.kube_objects import Object, number_at, text_at
 _BREAKER = breaker_name("")
 _WINDOW = 3600.0  # seconds; nodes that finished earlier say nothing of the present pace
 _FEWEST = 3  # nodes; the pace of fewer is chance
-_EDITED = "no node could parse it and none started its generation, which canaries start again"
-_LOST = "it was dated too far ahead for any node to take this permit, which is free now"
+_EDITED = "no node could parse it or start its generation, which canaries start again"
+_LOST = "it was dated too far ahead for any node to take it, and is free now"
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ def _find_surplus(permits: Iterable[Permit]) -> Iterator[tuple[str, str]]:
     holders = set[str]()
     for permit in sorted(permits, key=lambda permit: permit.index):
         if permit.holder in holders - {""}:
-            what = f"node {permit.node} holds another permit and needs only one, so this one is free now"
+            what = f"node {permit.node} holds another permit and needs only one, so this permit is free now"
             yield permit.name, what
         holders.add(permit.holder)
 

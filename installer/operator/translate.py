@@ -69,7 +69,7 @@ class Translation:
                 rdt = values["config"]["control"]["rdt"]
                 rdt.setdefault("partitions", {}).setdefault(_CHART_PARTITION, None)
             else:
-                note = "charts take the default alone: apply --output yaml"
+                note = "charts take only the default: apply --output yaml"
                 entries.append(Entry(name, (), Grade.LOST, (), note))
         return values, replace(self, report=tuple(entries))
 
@@ -90,7 +90,7 @@ def translate(configs: Mapping[str, str]) -> Translation:
     resources: list[dict[str, Any]] = []
     report: list[Entry] = []
     if "EXTRA_OPTIONS" in configs:
-        note = "a flag of cri-resmgr; no plugin has it"
+        note = "a flag of cri-resmgr that no plugin has"
         words = parse_extra_options(configs["EXTRA_OPTIONS"])
         report = [Entry("EXTRA_OPTIONS", (word,), Grade.LOST, (), note) for word in words]
     for key in sorted(configs.keys() - {"EXTRA_OPTIONS"}, key=lambda key: (counts.get(key, "~"), key)):
@@ -101,10 +101,10 @@ def translate(configs: Mapping[str, str]) -> Translation:
             report += config.report
             faults += config.faults
         else:
-            note = f"{base} counts on every node instead"
+            note = f"on every node {base} takes precedence"
             report += [Entry(key, path, Grade.IDLE, (), note) for path, _ in leaves(data)]
     if faults:
-        raise InvalidInputError(faults, "cri-resmgr refuses this as well; nothing was printed")
+        raise InvalidInputError(faults, "cri-resmgr refuses this too; nothing was printed")
     kinds = sorted({each["kind"] for each in resources})
     if len(kinds) > 1:
         note = "each is a separate plugin: give each chart a nodeSelector, so that a node gets one plugin"

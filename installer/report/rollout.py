@@ -69,7 +69,7 @@ def rollout_lines(rollout: Rollout, color: bool = False) -> Iterator[str]:
     if earlier := [one_line(each.generation[:12]) for each in rollout.generations if not each.current]:
         yield f"  earlier generations: {name_some(earlier)}"
     for name in rollout.unreadable:
-        yield paint(f"  Lease {one_line(name)} is not understood: `rollout retry` deletes it", RED, color)
+        yield paint(f"  Lease {one_line(name)} cannot be parsed: `rollout retry` deletes it", RED, color)
 
 
 def _generation_lines(generation: Generation, color: bool) -> Iterator[str]:
@@ -77,9 +77,7 @@ def _generation_lines(generation: Generation, color: bool) -> Iterator[str]:
     passed = (
         f", passed {generation.passed}, watched until {generation.soaks_until}" if generation.passed else ""
     )
-    missing = (
-        f", {generation.missing} nodes with their label have not started yet" if generation.missing else ""
-    )
+    missing = f", {generation.missing} labelled nodes have not started it yet" if generation.missing else ""
     counts = f"; nodes that have it: {generation.has}, waiting for a permit: {generation.awaits}"
     yield f"  wanted: generation {one_line(generation.generation[:12])}" + counts * bool(
         generation.has or generation.awaits
@@ -89,7 +87,7 @@ def _generation_lines(generation: Generation, color: bool) -> Iterator[str]:
     elif not generation.has:
         yield "    no node has started it"
     if generation.stopped:
-        yield paint(f"    {one_line(generation.stopped)} (`rollout retry` begins it again)", RED, color)
+        yield paint(f"    {one_line(generation.stopped)} (`rollout retry` starts it again)", RED, color)
     failed = [f"{one_line(node)}: {one_line(why)}" for node, why in generation.failures.items()]
     yield from (f"    failed on {line}" for line in failed[:_NAMED])
     if len(failed) > _NAMED:

@@ -102,7 +102,7 @@ def test_a_plugin_that_fails_stops_the_third_node_until_a_person_says_retry(clus
     (second,) = (node for node in left(cluster) if node.name not in said)
     say(cluster, second, "Failure", errors="no such CPU")
     cluster.wait(lambda: "the removal is stopped" in status(cluster, code=None), "the removal is stopped")
-    assert "no such CPU (`rollout retry` begins it again)" in status(cluster, code=3)
+    assert "no such CPU (`rollout retry` starts it again)" in status(cluster, code=3)
     until = time.monotonic() + LOOK_SECONDS
     while time.monotonic() < until:
         assert len(left(cluster)) == 2

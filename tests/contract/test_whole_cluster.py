@@ -186,11 +186,10 @@ def test_a_retry_says_of_each_lease_why_it_goes(fleet: Fleet, run: Run) -> None:
     ):
         fleet.server.create(LEASES, place, build_permit(Permit(name), place, holder, begins, 600))
     assert run("rollout", "retry").stdout.strip().split("; ") == [
-        "deleted Lease breaker-edited: no node could parse it and none started its generation, which "
-        "canaries start again",
-        "deleted Lease permit-2: it was dated too far ahead for any node to take this permit, which is "
-        "free now",
-        "deleted Lease permit-1: node n1 holds another permit and needs only one, so this one is free now",
+        "deleted Lease breaker-edited: no node could parse it or start its generation, which canaries "
+        "start again",
+        "deleted Lease permit-2: it was dated too far ahead for any node to take it, and is free now",
+        "deleted Lease permit-1: node n1 holds another permit and needs only one, so this permit is free now",
         "nodes that wait ask again within 60 s",
     ]
 
@@ -210,10 +209,10 @@ def test_labelled_nodes_that_the_others_wait_for_are_counted(fleet: Fleet, run: 
     canaries = {"n1": now - 60}
     breaker = Breaker("0123456789abcdef", "labelled", now - 60, canaries, frozenset({"n1"}), labelled=3)
     fleet.server.create(LEASES, place, build_breaker(breaker, place, FleetRules(), 4))
-    waiting = "1 of 1 canaries have it, 2 nodes with their label have not started yet"
+    waiting = "1 of 1 canaries have it, 2 labelled nodes have not started it yet"
     assert waiting in run("rollout", "status").stdout
     through = replace(breaker, passed=now - 1)
     fleet.server.replace(
         Name(LEASES, place, "breaker-0123456789abcdef"), build_breaker(through, place, FleetRules(), 4)
     )
-    assert "have not started yet" not in run("rollout", "status").stdout
+    assert "have not started it yet" not in run("rollout", "status").stdout

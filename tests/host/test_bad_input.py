@@ -99,8 +99,8 @@ def test_settings_file_that_is_not_there(command: Command) -> None:
         (
             {"fallback.cfg": "policy:\npolicy:\n", "force.cfg": "policy:\n  Active: best\n"},
             [
-                "policy: already given in line 1 (fallback.cfg:2)",
-                "force.cfg: policy.Active: unknown policy 'best'; known are none, topology-aware",
+                "policy: already given on line 1 (fallback.cfg:2)",
+                "force.cfg: policy.Active: unknown policy 'best'; expected one of none, topology-aware",
             ],
         ),
         (

@@ -113,7 +113,7 @@ def test_a_torn_cache_is_mended_though_a_failure_is_remembered(node: Node, damag
     node.upgrade(fault={"exitAfterSeconds": 0.5})
     node.run("install", code=5)
     restart_with(node, torn)
-    assert f"set the torn {CACHE} aside" in node.run("plan", code=5).out
+    assert f"move the torn {CACHE} aside" in node.run("plan", code=5).out
     kept = node.run("install", code=5)
     assert "is not retried" in kept.err
     assert node.path(f"{CACHE}.torn").read_bytes() == torn

@@ -50,8 +50,8 @@ def test_containers_have_after_a_removal_what_they_had_before_the_installation(n
     workload.repin()
 
     planned = node.run("plan", "--mode=remove", code=3)
-    assert re.search(f"give back to default/pod-3/c2: {CHANGES}", planned.out)
-    assert planned.out.count("give back to ") == len(before)
+    assert re.search(f"restore default/pod-3/c2: {CHANGES}", planned.out)
+    assert planned.out.count("restore default/") == len(before)
     ended = node.run("--output=json", "remove")
     given = [event for event in ended.events if event["kind"] == "pinning.reset"]
     assert len(given) == len(before)
@@ -69,7 +69,7 @@ def test_a_failed_installation_gives_back_what_it_took(node: Node) -> None:
     node.upgrade(fault={"exitAfterSeconds": 0.3})
     node.fallback(REAL_POLICY)
     said = node.run("install", code=5).said
-    assert re.search(f"given back to default/pod-0/c1: {CHANGES}", said)
+    assert re.search(f"restored default/pod-0/c1: {CHANGES}", said)
     assert workload.usage == before
 
 
@@ -79,7 +79,7 @@ def test_the_policy_none_gives_back_what_the_one_before_it_took(node: Node) -> N
     before = workload.usage
     workload.repin()
     node.fallback("policy:\n  Active: none\n")
-    assert node.run("plan", code=3).out.count("give back to ") == len(before)
+    assert node.run("plan", code=3).out.count("restore default/") == len(before)
     with node.restarts(kubelet=False, proxy=True):
         node.run("install")
     assert workload.usage == before

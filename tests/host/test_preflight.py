@@ -209,7 +209,7 @@ def test_a_cache_of_an_unknown_format_is_refused(node: Node) -> None:
     create_container(node.host, node.host.runtime_socket, "web-0")
     node.write("/var/lib/cri-resmgr/cache", json.dumps({"Version": "2", "PolicyName": "none"}))
     node.real_policy()
-    assert "a format that is not known (version 2)" in node.refused("repinning")
+    assert "an unknown format (version 2)" in node.refused("repinning")
 
 
 def test_pending_reload_in_a_directory_that_systemd_does_not_know(node: Node) -> None:
@@ -324,7 +324,7 @@ def test_warnings(node: Node) -> None:
     assert "fallback.cfg has no effect on this node" in said
     assert "use force.cfg, which takes precedence over it" in said
     assert "on all interfaces" in said
-    assert "secrets among them" in said
+    assert "the secrets in them" in said
     assert f"may delete all of {DROP_INS}" in said
 
 

@@ -134,7 +134,7 @@ def test_who_can_be_adopted() -> None:
     assert why(None) == ""
     assert why(cache(), replace(UNKNOWN, id="bb")) == ""
     assert why(b"\0" * 9) == ""  # it is set aside
-    assert "not known (version 2)" in why(cache(Version="2"))
+    assert "unknown format (version 2)" in why(cache(Version="2"))
     assert "how it was created" in why(cache(), replace(UNKNOWN, created=None, creation=None))
     assert why(cache(), replace(UNKNOWN, created=None)) == ""  # CRI-O
 

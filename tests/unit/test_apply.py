@@ -125,7 +125,7 @@ def test_kubelet_that_does_not_stop_in_time_is_no_fault_of_what_was_to_be_starte
         ),
         (("reloading forced configuration",), "does not mention it within 10 s"),
         ((), "does not mention it within 10 s"),
-        (None, "it has ended instead"),
+        (None, "it exited instead"),
     ],
 )
 def test_a_force_config_counts_only_when_the_proxy_says_that_it_has_taken_it(

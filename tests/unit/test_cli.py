@@ -17,15 +17,15 @@ from installer.cli.grammar import INTERNAL_VERBS, build_parser
 from installer.cli.options import parse_options
 
 WRONG = {
-    ("nonsense",): "unknown command 'nonsense'; known are plan, install, remove, run",
+    ("nonsense",): "unknown command 'nonsense'; expected one of plan, install, remove, run",
     ("statsu",): "unknown command 'statsu'; did you mean status?",
     (): "COMMAND",
     ("install", "--nonsense"): "unknown option --nonsense",
     ("install", "--rety"): "unknown option --rety; did you mean --retry?",
     ("install", "--retr"): "unknown option --retr; did you mean --retry?",
-    ("install", "--adopt"): "--adopt is called --take-over now",
+    ("install", "--adopt"): "--adopt was renamed to --take-over",
     ("--cofnigs=/x", "plan"): "unknown option --cofnigs; did you mean --configs?",
-    ("plan", "now"): "unexpected word 'now'",
+    ("plan", "now"): "unexpected argument 'now'",
     ("plan", "--mode", "x"): "argument --mode: invalid choice: 'x'",
     ("--config",): "argument --config: expected one argument",
     ("plan", "--configs", "/x", "--default-configs"): "exclude each other",

@@ -133,7 +133,7 @@ def test_what_is_not_understood_is_no_no(what: dict[str, Any]) -> None:
         selects(what, NODE, LABELS)
     found = decide(CONTEXT, daemonset(template=what), node())
     assert not found.certain
-    assert "not understood" in found.why
+    assert "cannot be parsed" in found.why
 
 
 def evidence(context: PodContext, api: FakeApi) -> Decommission:

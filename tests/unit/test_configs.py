@@ -67,7 +67,7 @@ def test_a_file_is_not_a_directory_of_configs(tmp_path: Path) -> None:
 def test_a_name_that_nothing_reads_is_a_fault(tmp_path: Path) -> None:
     write(tmp_path, {"fallback.yaml": BALLOONS, "README": b"x", "force.cfg": NONE})
     assert faults(tmp_path) == (
-        f"{tmp_path}/README: unknown name; known are fallback.cfg, force.cfg, EXTRA_OPTIONS.cfg",
+        f"{tmp_path}/README: unknown name; expected one of fallback.cfg, force.cfg, EXTRA_OPTIONS.cfg",
         f"{tmp_path}/fallback.yaml: unknown name; did you mean fallback.cfg?",
     )
 
@@ -133,7 +133,7 @@ def test_a_configmap_volume_is_made_of_links(tmp_path: Path) -> None:
         ),
         (b"policy:\n  Active: 'null'\n", "fallback.cfg: policy.Active: unknown policy 'null'"),
         (b"policy:\n  Active: ''\n", "fallback.cfg: policy.Active: unknown policy ''"),
-        (b"policy.Active: zzz\n", "fallback.cfg: policy.Active: unknown policy 'zzz'; known are none,"),
+        (b"policy.Active: zzz\n", "fallback.cfg: policy.Active: unknown policy 'zzz'; expected one of none,"),
         (b"policy:\n  Active: 5\n", "fallback.cfg: policy.Active: unknown policy '5'"),
         (b"policy:\n  Active: static\n", "fallback.cfg: policy.Active: static needs policy.ReservedRes"),
         (
@@ -141,7 +141,7 @@ def test_a_configmap_volume_is_made_of_links(tmp_path: Path) -> None:
             "fallback.cfg: policy.Active: static-pools has no pools and would end at its start; name "
             "them in policy.static-pools.pools",
         ),
-        (b"policy: {}\npolicy: {}\n", "policy: already given in line 1 (fallback.cfg:2)"),
+        (b"policy: {}\npolicy: {}\n", "policy: already given on line 1 (fallback.cfg:2)"),
         (b"apiVersion: v1\nkind: ConfigMap\ndata: {}\n", "fallback.cfg: is a whole ConfigMap"),
     ],
 )
@@ -184,7 +184,7 @@ def test_pools_are_pools_wherever_they_stand(tmp_path: Path, content: bytes) -> 
         ("static", "", "4", ""),
         ("static", "cpuset:0-1", "2100m", "static cannot reserve 2100m of the CPUs 0-1: "),
         ("static", "cpuset:0", "cpuset:1", "static cannot reserve cpuset:1 of the CPUs 0: "),
-        ("static", "cpuset:8-9", "1", "of the CPUs that are left, none: this node has the CPUs 0-3"),
+        ("static", "cpuset:8-9", "1", "of the CPUs that are left (none): this node has the CPUs 0-3"),
         ("static", "cpuset:0-9", "cpuset:0,3", ""),
         ("static", "cpuset:x", "1", ""),  # the binary says so
         ("balloons", "cpuset:8-9", "1", ""),

@@ -410,10 +410,10 @@ def test_each_container_is_reported_and_one_that_fails_does_not_stop_the_removal
     given, refused = give_back(tmp_path, fake)
     assert (given.kind, given.message) == (
         "pinning.reset",
-        "given back to ns/web-0/web: CPUs 1 -> 0-3, memory nodes 0 -> 0-1, CPU weight 2 -> 512 shares",
+        "restored ns/web-0/web: CPUs 1 -> 0-3, memory nodes 0 -> 0-1, CPU weight 2 -> 512 shares",
     )
     assert (refused.kind, refused.data["code"]) == ("warning", "pinned")
-    assert "ns/web-0/db did not get back what the proxy took: not found" in refused.message
+    assert "could not restore ns/web-0/db: not found" in refused.message
     del fake.cri.refusals["bb"]
     assert [event.data["id"] for event in give_back(tmp_path, fake)] == ["bb"]
     fake.cri.calls.clear()
@@ -434,7 +434,7 @@ def test_a_runtime_that_is_away_does_not_stop_the_removal(tmp_path: Path) -> Non
     fake = pinned_host(tmp_path)
     fake.cri.sockets[ENDPOINT] = "connection refused"
     (said,) = give_back(tmp_path, fake)
-    assert "no container could get its CPUs and weight back" in said.message
+    assert "could not restore CPUs and weight of the containers" in said.message
 
 
 def test_the_cache_and_kubelets_managers_are_read_when_the_proxy_is_stopped(tmp_path: Path) -> None:

@@ -71,7 +71,7 @@ def test_what_a_file_sets_is_taken_and_the_rest_stays(tmp_path: Path) -> None:
         ("kubelet: {guard_seconds: 5}", "kubelet.guard_seconds: unknown key; did you mean guardSeconds?"),
         ("guardSeconds: 5", "guardSeconds: unknown key; it belongs under kubelet"),
         ("Mode: install", "Mode: unknown key; did you mean mode?"),
-        ("zzz: 1", "zzz: unknown key; known are apiVersion, mode, takeOver, proxy"),
+        ("zzz: 1", "zzz: unknown key; expected one of apiVersion, mode, takeOver, proxy"),
         ("3: 1", "3: unknown key"),
         ("mode: instal", "mode: must be 'install' or 'remove', not 'instal'"),
         ("apiVersion: cri-resmgr-installer/v2", "apiVersion: must be 'cri-resmgr-installer/v1', not"),
@@ -125,7 +125,7 @@ def test_what_a_file_sets_is_taken_and_the_rest_stays(tmp_path: Path) -> None:
         ("removal: {onTermination: remove}", "removal.onTermination: must be 'keep' or 'auto'"),
         ("status: {listen: '8080'}", "status.listen: must be host:port"),
         ("status: {listen: ':99999'}", "status.listen: must be host:port"),
-        ("mode: install\nmode: remove", "mode: already given in line 1"),
+        ("mode: install\nmode: remove", "mode: already given on line 1"),
         ("- mode", "settings.yaml: must be a mapping of settings, not a list"),
         ("mode: [", "settings.yaml:2: not YAML"),
         ("a: 1\n--- \nb: 2", "settings.yaml:2: not YAML"),
@@ -166,7 +166,9 @@ def test_documents_that_multiply_or_contain_themselves_end_soon() -> None:
     layers = "".join(f"l{n}: &l{n} [{', '.join([f'*l{n - 1}'] * 9)}]\n" for n in range(1, 30))
     many = ("settings.yaml: has more than 50000 values or 4 MiB, its aliases (`*`) included",)
     assert faults("l0: &l0 [x]\n" + layers) == many
-    assert faults("proxy: &p\n  agent: *p\n") == ("settings.yaml:1: an alias refers to what it is in",)
+    assert faults("proxy: &p\n  agent: *p\n") == (
+        "settings.yaml:1: an alias refers to a value that contains it",
+    )
 
 
 def test_settings_cannot_be_changed() -> None:

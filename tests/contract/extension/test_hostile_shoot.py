@@ -100,6 +100,6 @@ def test_no_program_is_run_and_no_file_read_for_a_kubeconfig(part: str, content:
     with HostileServer(redirect) as server:
         given = json.loads(server.kubeconfig())
         given[part][0][part.removesuffix("s")] |= content
-        with pytest.raises(ApiError, match="everything must be in it"):
+        with pytest.raises(ApiError, match="everything must be inline"):
             connect_with(json.dumps(given).encode())
         assert not server.requests

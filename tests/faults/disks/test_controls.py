@@ -298,7 +298,7 @@ def test_what_cannot_come_back_is_named_and_stops_nothing(world: World) -> None:
     shutil.rmtree(world.root / gone)
     world.run(None)
     warnings = [event.message for event in world.events if event.data.get("code") == "controls"]
-    problems = [text for text in warnings if "could not be brought back" in text]
+    problems = [text for text in warnings if "could not be restored" in text]
     assert len(problems) == 2, problems
     assert all(f"/{gone}/scaling_" in problem for problem in problems)
     assert not (world.root / paths.RECORD[1:]).exists(), "all else is removed"
@@ -334,7 +334,7 @@ def test_a_runtime_that_does_not_answer_keeps_nothing_else_from_coming_back(worl
     world.run(None)
     assert {path for path in world.differences() if "/blkio/" not in path} == set()
     said = [event.message for event in world.events if event.data.get("code") == "controls"]
-    assert "block I/O of the containers could not be brought back: no answer" in said
+    assert "block I/O of the containers could not be restored: no answer" in said
 
 
 def test_what_a_container_was_created_with_stays(world: World) -> None:

@@ -84,7 +84,7 @@ def test_resources_that_may_not_be_read_are_as_good_as_none(fleet: Fleet) -> Non
     """A removal whose rights are gone would not wait."""
     fleet.configure()
     fleet.store.away, fleet.store.away_for = Answer(403, failure="403"), f"{PLACE}/balloonspolicies"
-    assert "does not show the resources of NRI plugins: 403" in fleet.waits(fleet.a, 200.0)
+    assert "does not return the resources of NRI plugins: 403" in fleet.waits(fleet.a, 200.0)
 
 
 def test_the_next_node_waits_until_the_plugin_serves_the_first(fleet: Fleet) -> None:

@@ -112,7 +112,7 @@ def test_configs_arrive_byte_for_byte(make: Maker) -> None:
 
 
 def test_a_key_given_twice_is_refused() -> None:
-    with pytest.raises(InstallerError, match="kind: already given in line 1"):
+    with pytest.raises(InstallerError, match="kind: already given on line 1"):
         parse_objects("kind: A\nmetadata: {}\nkind: B\n")
 
 

@@ -218,7 +218,7 @@ def test_what_is_wrong_is_named_with_its_line_and_what_to_do(given: Given, text:
 
 def test_two_shoots_are_two_clusters(given: Given) -> None:
     shoot = SHOOT.format(type="cri-resmgr-extension", rest="")
-    what = "a second Shoot, after the one in a.yaml:1: these are two clusters; render each alone"
+    what = "a second Shoot, after the one in a.yaml:1: render the two clusters separately"
     assert given.faults(shoot, shoot) == [f"kind: {what} (b.yaml:1)"]
 
 

@@ -58,7 +58,7 @@ def test_a_reference_has_an_end() -> None:
 
 
 VECTOR_FAULTS = (
-    ("images: [{name: pause}]", "images.0", "unknown name 'pause'; known are cri-resmgr-installer"),
+    ("images: [{name: pause}]", "images.0", "unknown name 'pause'; expected one of cri-resmgr-installer"),
     ("images: [{name: cri-resmgr-agnt}]", "images.0", "unknown name 'cri-resmgr-agnt'; did you mean"),
     ("images: [a]", "images.0", "must be a mapping with a name, not 'a'"),
     (
@@ -68,7 +68,7 @@ VECTOR_FAULTS = (
     ),
     ("1", "", "must be a list of images"),
     ("a:\n  - [}", "", "line 2: not YAML"),
-    ("images: []\nimages: []", "", "images: already given in line 1 (line 2)"),
+    ("images: []\nimages: []", "", "images: already given on line 1 (line 2)"),
     ("[{name: cri-resmgr-installer, repository: a/b}]", "0", "needs repository and tag, or ref alone"),
     ("[{name: cri-resmgr-installer, tag: v1}]", "0", "needs repository and tag, or ref alone"),
     ("[{name: cri-resmgr-installer, ref: 'a/b:1', tag: '1'}]", "0", "needs repository and tag, or ref alone"),
@@ -90,7 +90,7 @@ VECTOR_FAULTS = (
     (
         "[{name: cri-resmgr-agent, ref: 'a/b:1'}, {name: gardener-extension-cri-resmgr-agent, ref: 'a/b:2'}]",
         "1",
-        "fits as well as 0; keep one of them",
+        "matches as well as 0; keep one of them",
     ),
 )
 
@@ -106,7 +106,7 @@ def test_a_bad_vector_is_refused_with_its_entry(vector: str, path: str, fault: s
 def test_the_place_of_a_vectors_fault_is_its_line(given: Given) -> None:
     """In a text, the line of the text too: where it begins in the file depends on its style."""
     entries = "  images:\n    - name: cri-resmgr-agent\n      ref: a/b:1\n    - name: pause\n"
-    fault = "imageVectorOverwrite.images.1: {}unknown name 'pause'; known are cri-resmgr-installer, "
+    fault = "imageVectorOverwrite.images.1: {}unknown name 'pause'; expected one of cri-resmgr-installer, "
     for style, line, place in (("", "", 6), (" |", "line 4: ", 2)):
         found = given.faults(f"configs: {{}}\nimageVectorOverwrite:{style}\n{entries}")
         assert len(found) == 1

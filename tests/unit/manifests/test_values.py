@@ -60,7 +60,7 @@ FAULTS = (
     "updateStrategy.maxUnavailable: must be a number above 0, or a percentage such as 10%, not 0 (values",
     "affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms: matches no",
     "annotateNode: must be true or false, not 'yes' (values.yaml:23)",
-    "agent.image: unknown key; known are enabled, namespace (values.yaml:24)",
+    "agent.image: unknown key; expected one of enabled, namespace (values.yaml:24)",
 )
 
 
@@ -90,10 +90,10 @@ def test_without_an_image_there_is_nothing_to_run(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("values", "fault"),
     [
-        ("name: a\nname: b\n", "name: already given in line 1 (values.yaml:2)"),
+        ("name: a\nname: b\n", "name: already given on line 1 (values.yaml:2)"),
         ("- a\n", "values.yaml: must be a mapping, not a list"),
         ("a: [\n", "values.yaml:2: not YAML"),
-        ("affinity: &a {nodeAffinity: *a}\n", "values.yaml:1: an alias refers to what it is in"),
+        ("affinity: &a {nodeAffinity: *a}\n", "values.yaml:1: an alias refers to a value that contains it"),
         ("configs: {fallback: {policy: {}}}\n", "configs.fallback: must be a string (values.yaml:1)"),
         ("settings: [a]\n", "settings: must be a mapping"),
         ("affinity: {when: 2026-01-01}\n", "affinity: must have only what JSON can carry (no dates)"),

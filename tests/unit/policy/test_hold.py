@@ -77,7 +77,7 @@ def test_a_repair_that_was_stopped_waits_for_a_restart_of_kubelet_and_is_not_for
     while (action := settled.look(after=HEARTBEAT)) in (Action.NOTHING, Action.RESTART_PROXY):
         if action is Action.RESTART_PROXY:
             settled.end(took=0.0)
-    assert settled.last.why == "resume the repair that a rescue has stopped"
+    assert settled.last.why == "resume the repair that a rescue interrupted"
 
 
 def test_a_relay_that_falls_silent_again_starts_the_minute_anew(settled: Bench) -> None:

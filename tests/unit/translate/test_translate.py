@@ -427,7 +427,7 @@ RESERVED = "policy:\n  Active: balloons\n  ReservedResources: {CPU: 1}\n"
         "policy: {Active: podpools, podpools: {Pools: [{Name: a, CPU: 1500m}]}}": "whole number",
         "policy: {Active: baloons}": "did you mean balloons?",
         "policy: [": "not YAML",
-        f"{RESERVED}rdt: {{options: {{mode: Half}}}}": "none of Full",
+        f"{RESERVED}rdt: {{options: {{mode: Half}}}}": "not one of Full",
     }.items(),
 )
 def test_what_cri_resmgr_refuses_is_refused(config: str, fault: str) -> None:
@@ -447,7 +447,7 @@ def test_values_of_a_chart_leave_nothing_of_its_own() -> None:
     values, found = found.as_values()
     assert values["config"]["control"]["rdt"]["partitions"].keys() == {"one", "fullCache"}
     assert values["config"]["control"]["rdt"]["partitions"]["fullCache"] is None
-    assert [each.config for each in found.report if "charts take the default alone" in each.note] == [
+    assert [each.config for each in found.report if "charts take only the default" in each.note] == [
         "group.g"
     ]
     assert json.dumps(values)
