@@ -15,7 +15,7 @@ from installer.model.daemon import Phase
 from installer.model.hold import is_of_a_run
 from installer.model.names import Mode
 
-_REFUSED_HINT = "Fix it and the node retries by itself, or exclude this node with nodeSelector"
+_REFUSED_HINT = "Fix the cause, and the node retries by itself; or exclude this node with nodeSelector"
 _GO_ON_HINT = "; with rollout.refused: ready a rollout does not wait for such nodes"
 
 

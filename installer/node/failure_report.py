@@ -217,7 +217,7 @@ def _state(after: RollbackReport) -> str:
         found.append(f"{after.kubelet_unit} is NOT healthy, on {where}")
     else:
         found.append(
-            f"{after.kubelet_unit} does NOT run ({kubelet.unit.active_state}, {kubelet.unit.result})"
+            f"{after.kubelet_unit} is NOT running ({kubelet.unit.active_state}, {kubelet.unit.result})"
         )
     found.append(f"{paths.PROXY_UNIT} is {proxy.active_state}")
     found.append(f"not as before: {', '.join(after.left)}" if after.left else "every file is as before")

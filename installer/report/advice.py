@@ -21,12 +21,12 @@ class Advice:
 
 _BY_PHASE = {
     Phase.FAILED: Advice(
-        "fix what it names and the node retries by itself; a generation that was rolled back needs "
-        "another one, or `install --retry` on the node",
+        "fix what the reason names, and the node retries by itself; after a rollback it needs another "
+        "generation, or `install --retry` on the node",
         f"{_RUNBOOKS}failed-exit-5",
     ),
     Phase.REFUSED: Advice(
-        "fix what it names and the node retries by itself, or exclude the node with nodeSelector",
+        "fix what the reason names, and the node retries by itself; or exclude the node with nodeSelector",
         f"{_RUNBOOKS}refused-exit-4",
     ),
     Phase.HELD: Advice(
@@ -39,7 +39,7 @@ _BY_PHASE = {
         f"{_RUNBOOKS}limited",
     ),
     Phase.UNWELL: Advice(
-        "if it does not pass within a minute, `cri-resmgr-installer status` on the node",
+        "if it lasts longer than a minute, run `cri-resmgr-installer status` on the node",
         f"{_RUNBOOKS}not-ready",
     ),
 }
@@ -48,7 +48,7 @@ _BY_HEALTH = {
         "`kubectl describe` and `kubectl logs` of the node's pod say more", f"{_RUNBOOKS}not-ready"
     ),
     NodeHealth.SILENT: Advice(
-        "check the node and the installer's pod on it; what is installed there needs neither",
+        "check the node and the installer's pod on it; what is installed there runs without that pod",
         f"{_FLEET}see-every-node",
     ),
     NodeHealth.DIRTY: Advice(

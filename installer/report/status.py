@@ -171,7 +171,7 @@ def _file_lines(assessment: Assessment) -> Iterator[str]:
     changes = assessment.plan.changes.files
     changed = {change.path for change in changes}
     correct = sum(file.path not in changed for file in assessment.plan.desired.files)
-    yield f"files: {correct} correct, {len(changes)} differ"
+    yield f"files: {correct} correct, {len(changes)} different"
     for change in changes:
         yield f"    {one_line(change.path)}: {one_line(change.why)}"
     for unit in assessment.plan.changes.units:

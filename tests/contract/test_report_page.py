@@ -84,7 +84,7 @@ def test_a_person_sees_what_is_wrong_and_finds_why_with_the_keyboard(browser: Br
     told = text(browser, "#node")
     assert "Why is n207 not ready?" in told
     assert NASTY in told
-    assert "To do: fix what it names" in told
+    assert "To do: fix what the reason names" in told
     assert "kubectl describe node n207" in told
     browser.press("Escape")
     browser.wait(DIALOG, False)

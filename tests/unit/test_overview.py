@@ -181,7 +181,7 @@ def test_the_text_names_some_nodes_of_each_group_and_all_where_asked() -> None:
 def test_the_first_line_says_whether_all_is_well_and_each_reason_what_to_do() -> None:
     well = replace(SEEN, nodes=SEEN.nodes[-1:])
     assert render_overview(SEEN).startswith("NOT WELL: 7 not ready, 1 silent; 1 of 9 nodes are well\n")
-    assert "-> fix what it names" in render_overview(SEEN)
+    assert "-> fix what the reason names" in render_overview(SEEN)
     assert render_overview(well).startswith("WELL: 1 of 1 nodes are well\n")
     assert render_overview(replace(SEEN, nodes=(), installations=())).startswith("not installed:")
     text = render_overview(replace(well, rollouts=(rollout(paused="a Friday"),)))

@@ -134,7 +134,7 @@ def test_a_converged_and_healthy_host() -> None:
     assert text.splitlines()[-1] == "converged and healthy"
     assert "cri-resource-manager.service: active (running), pid 5, enabled" in text
     assert "endpoint: relay" in text
-    assert "files: 1 correct, 0 differ" in text
+    assert "files: 1 correct, 0 different" in text
 
 
 @pytest.mark.parametrize(

@@ -43,7 +43,7 @@ def lines(after: RollbackReport, second: Exception = FAILURE) -> list[str]:
     [
         (
             replace(AFTER, runtime="no socket", drop_ins=(DROP_IN,), left=(DROP_IN,)),
-            ("does not answer (no socket)", "kubelet.service does NOT run", f"not as before: {DROP_IN}"),
+            ("does not answer (no socket)", "kubelet.service is NOT running", f"not as before: {DROP_IN}"),
             f"systemctl restart containerd.service && rm -f {DROP_IN} && systemctl daemon-reload && "
             "systemctl reset-failed kubelet.service && systemctl restart kubelet.service",
         ),
