@@ -114,7 +114,7 @@ def adopt(host: Host, endpoint: str, stop_proxy: Callable[[], None], seconds: fl
     _check_adoptable(containers, cache)
     incomplete = tuple(one for one in containers if not keeps_weight(one, cache))
     if unseen := [one.title for one in incomplete if one.id not in cache.containers]:
-        message = f"cri-resmgr, run to read the running containers, did not find {name_some(unseen, _SOME)}"
+        message = f"cri-resmgr read the running containers, but did not find {name_some(unseen, _SOME)}"
         raise StepFailedError(message, "run the same command again", interfered=True)
     _give_back(host, endpoint, incomplete)
     raw, mode = host.files.read(paths.PROXY_CACHE, CACHE_LIMIT) or b"", _mode(host.files)
