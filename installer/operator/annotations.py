@@ -16,22 +16,12 @@ from installer.errors import InvalidInputError
 from installer.inputs.yaml_document import parse_document
 from installer.operator.api import PODS, ApiError, KubeApi, Resource
 from installer.operator.kube_objects import Object, items_at, mapping_at, text_at
-from installer.operator.nri_table import Grade
+from installer.operator.nri_table import Grade, find_row, load_table
 from installer.operator.translate import Entry
 
-_OLD, _NEW = "cri-resource-manager.intel.com", "resource-policy.nri.io"
-_KEYS = (
-    "prefer-isolated-cpus",
-    "prefer-shared-cpus",
-    "prefer-reserved-cpus",
-    "memory-type",
-    "cold-start",
-    "rdtclass",
-    "blockioclass",
-    "topologyhints",
-    "balloon.balloons",
-)
+_OLD = "cri-resource-manager.intel.com"
 _WEBHOOKS = "intel.com/resources"  # written by cri-resmgr's webhook
+_EACH = "/each"
 _TEMPLATE = ("spec", "template")
 _KINDS = {
     Resource("apps", "v1", "daemonsets"): _TEMPLATE,
@@ -111,35 +101,22 @@ def translate_annotations(
 
 
 def _translate(key: str, value: str, containers: Sequence[str]) -> tuple[Grade, dict[str, str], str]:
-    domain, _, rest = key.partition("/")
-    name = domain.removesuffix(f".{_OLD}")
-    if key == _WEBHOOKS:
-        note = "becomes noderesource.dev/resources, which the chart resource-annotator writes"
-        return Grade.LOST, {}, note
-    if domain == _OLD and rest in ("affinity", "anti-affinity"):
-        return Grade.EXACT, {f"{_NEW}/{rest}": value}, ""
-    if domain == _OLD and rest in _KEYS:
-        return _expand(rest, value, containers)
-    if rest in ("", "pod") or rest.startswith("container."):
-        scope = f"/{rest}" if rest else ""
-        if name == "pool.podpools":
-            note = "the balloon type has the name of the pool"
-            return Grade.APPROXIMATE, {f"balloon.balloons.{_NEW}{scope}": value}, note
-        if name in _KEYS:
-            return Grade.EXACT, {f"{name}.{_NEW}{scope}": value}, ""
-    return Grade.LOST, {}, "no plugin reads it"
+    row, places = find_row(load_table().rows["annotations"], tuple(key.split("/")), value)
+    into = {"/".join(place): value for place in places}
+    each = next((target.removesuffix(_EACH) for target in into if target.endswith(_EACH)), "")
+    return _expand(each, value, containers) if each else (row.grade, into, row.note)
 
 
-def _expand(name: str, value: str, containers: Sequence[str]) -> tuple[Grade, dict[str, str], str]:
+def _expand(target: str, value: str, containers: Sequence[str]) -> tuple[Grade, dict[str, str], str]:
     """Translate the form whose value is a YAML mapping of containers, or one value for all of them."""
     try:
-        data = parse_document(value.encode("utf-8", "replace"), name).data
+        data = parse_document(value.encode("utf-8", "replace"), "value").data
     except InvalidInputError as error:
         return Grade.LOST, {}, f"is not YAML, and had no effect: {error.message}"
     if not isinstance(data, dict):
-        return Grade.EXACT, {f"{name}.{_NEW}/pod": value}, ""
+        return Grade.EXACT, {f"{target}/pod": value}, ""
     into = {
-        f"{name}.{_NEW}/container.{each}": text if isinstance(text, str) else json.dumps(text)
+        f"{target}/container.{each}": text if isinstance(text, str) else json.dumps(text)
         for each, text in data.items()
     }
     absent = sorted(set(map(str, data)) - set(containers))

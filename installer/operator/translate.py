@@ -8,7 +8,7 @@ lost, so nothing can be lost in silence.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -18,7 +18,7 @@ from installer.inputs.policy import Asked, unfold
 from installer.inputs.yaml_document import KeyPath, parse_document
 from installer.manifests.values import STATIC_CONFIGS
 from installer.operator.kube_objects import mapping_at
-from installer.operator.nri_table import Grade, Row, load_table
+from installer.operator.nri_table import Grade, Row, find_row, load_table
 
 API_VERSION = "config.nri/v1alpha1"
 _NAMESPACE = "kube-system"  # of the plugins, by their charts
@@ -85,31 +85,27 @@ def translate(configs: Mapping[str, str]) -> Translation:
     if faults:
         raise InvalidInputError(faults, "correct the configs; nothing was printed")
     base = next((each for each in ("force", "default") if each in configs), "fallback")
-    counts = {key: key for key in sorted(configs) if key not in STATIC_CONFIGS and base != "force"}
-    counts |= {base: "default"} if base in configs else {}
+    names = {key: key for key in configs if key not in STATIC_CONFIGS and base != "force"} | {base: "default"}
     resources: list[dict[str, Any]] = []
     report: list[Entry] = []
-    if "EXTRA_OPTIONS" in configs:
-        note = "a flag of cri-resmgr that no plugin has"
-        words = parse_extra_options(configs["EXTRA_OPTIONS"])
-        report = [Entry("EXTRA_OPTIONS", (word,), Grade.LOST, (), note) for word in words]
-    for key in sorted(configs.keys() - {"EXTRA_OPTIONS"}, key=lambda key: (counts.get(key, "~"), key)):
-        data = _parse(configs[key])
-        if key in counts:
-            config = _Config(key, data)
-            resources += config.build_resource(counts[key])
-            report += config.report
-            faults += config.faults
+    for key in sorted(configs, key=lambda key: (names.get(key, "~"), key)):
+        if key == "EXTRA_OPTIONS":
+            note = "a flag of cri-resmgr that no plugin has"
+            words = parse_extra_options(configs[key])
+            report += [Entry(key, (word,), Grade.LOST, (), note) for word in words]
+        elif key in names:
+            config = _Config(key, _parse(configs[key]), report, faults)
+            resources += config.build_resource(names[key])
         else:
             note = f"on every node {base} takes precedence"
-            report += [Entry(key, path, Grade.IDLE, (), note) for path, _ in leaves(data)]
+            report += [Entry(key, path, Grade.IDLE, (), note) for path, _ in leaves(_parse(configs[key]))]
     if faults:
         raise InvalidInputError(faults, "cri-resmgr refuses this too; nothing was printed")
     kinds = sorted({each["kind"] for each in resources})
     if len(kinds) > 1:
         note = "each is a separate plugin: give each chart a nodeSelector, so that a node gets one plugin"
         report.append(Entry(" and ".join(kinds), (), Grade.APPROXIMATE, (), note))
-    if any(key.startswith("group.") for key in counts):
+    if any(key.startswith("group.") for key in names):
         note = "nodes need the label config.nri/group beside cri-resource-manager.intel.com/group"
         report.append(Entry("groups", (), Grade.APPROXIMATE, (), note))
     return Translation(tuple(resources), tuple(report))
@@ -132,21 +128,17 @@ def leaves(data: Any, path: KeyPath = ()) -> Iterator[tuple[KeyPath, Any]]:
         yield path, data
 
 
-class _Named(str):
-    """The name of an item, in place of its number in the list."""
-
-
 @dataclass(slots=True)
 class _Config:
-    """One configuration as a whole: cri-resmgr merges none. `spec` is that of its resource; the items of its
-    lists are in mappings, by number or by name."""
+    """One configuration as a whole: cri-resmgr merges none. In `spec`, that of its resource, the items of a
+    list are in a mapping, by number or by name."""
 
     name: str
     data: dict[str, Any]
-    report: list[Entry] = field(default_factory=list)
-    faults: list[str] = field(default_factory=list)
-    spec: dict[Any, Any] = field(default_factory=dict)
-    written: set[tuple[Any, ...]] = field(default_factory=set)
+    report: list[Entry]  # of all configurations
+    faults: list[str]  # the same
+    spec: dict[str, Any] = field(default_factory=dict)
+    written: set[KeyPath] = field(default_factory=set)
 
     def build_resource(self, name: str) -> Iterator[dict[str, Any]]:
         """Yield the resource, if the policy has one."""
@@ -158,23 +150,23 @@ class _Config:
         for path, value in leaves(self.data):
             known = ("policy", "section", *path[2:]) if path[:2] == ("policy", active) else path
             try:
-                grade, to, note = self._convert(known, value, rows)
-            except (ValueError, TypeError) as error:
+                self.report.append(self._convert(path, value, *find_row(rows, known, value)))
+            except ValueError as error:
                 self.faults.append(f"{self.name}: {'.'.join(path)}: {error}")
-            else:
-                self.report.append(Entry(self.name, path, grade, to, note))
         if not kind:
             return
         self._complete(active)
-        spec = _to_lists(self.spec)
         if kind == "BalloonsPolicy":
-            spec["balloonTypes"] = [table.types[active] | each for each in spec.get("balloonTypes", ())]
+            types = self.spec.get("balloonTypes", {})
+            self.spec["balloonTypes"] = [table.types[active] | each for each in types.values()]
+        if classes := self.spec.get("cpuClasses"):
+            self.spec["cpuClasses"] = [{"name": each, **limits} for each, limits in classes.items()]
         metadata = {"name": name, "namespace": _NAMESPACE}
-        yield {"apiVersion": API_VERSION, "kind": kind, "metadata": metadata, "spec": spec}
+        yield {"apiVersion": API_VERSION, "kind": kind, "metadata": metadata, "spec": self.spec}
 
     def _complete(self, active: str) -> None:
         """Add what a value means beyond the key that it becomes, and what cri-resmgr misses."""
-        if not any(entry.path[:2] == ("policy", "ReservedResources") for entry in self.report):
+        if not mapping_at(self.data, "policy", "ReservedResources"):
             self.faults.append(f"{self.name}: policy.ReservedResources.CPU: {active} needs it, such as 750m")
         for number, each in self.spec.get("balloonTypes", {}).items():
             if not each.get("name"):
@@ -184,51 +176,25 @@ class _Config:
         if mapping_at(self.data, "blockio", "Classes"):
             self._put(("control", "blockio"), {"enable": True, "usePodQoSAsDefaultClass": True})
 
-    def _convert(self, path: KeyPath, value: Any, rows: Iterable[Row]) -> tuple[Grade, tuple[str, ...], str]:
-        """Write the value into the spec. Returns what became of it, where it stands now, and a note. Raises
-        ValueError or TypeError for what cri-resmgr refuses."""
-        empty = value is None or value in ({}, [])
-        for row in rows if value is not None else ():
-            matched = row.match(path, value)
-            if matched is None:
-                continue
-            try:
-                converted = row.convert(value)
-            except ValueError:
-                if empty:
-                    break
+    def _convert(self, path: KeyPath, value: Any, row: Row, places: tuple[KeyPath, ...]) -> Entry:
+        """Write the value into the spec. Return what became of it. Raises ValueError for what cri-resmgr
+        refuses."""
+        grade, note = row.grade, row.note
+        try:
+            converted = row.convert(value)
+        except ValueError:
+            if value not in (None, {}, []):
                 raise
-            places = [_place(target, matched) for target in row.targets]
-            if self.written.intersection(places):
-                return Grade.LOST, (), "another key has set this already"
-            for place in places:
-                self._put(place, converted)
-            return row.grade, tuple(".".join(map(str, ("spec", *place))) for place in places), row.note
-        if empty:
-            return Grade.IDLE, (), "empty"
-        return Grade.LOST, (), "unknown key: neither cri-resmgr nor nri-plugins read it"
+            grade, places, note = Grade.IDLE, (), "empty"
+        if self.written.intersection(places):
+            grade, places, note = Grade.LOST, (), "another key has set this already"
+        for place in places:
+            self._put(place, converted)
+        return Entry(self.name, path, grade, tuple(".".join(("spec", *place)) for place in places), note)
 
-    def _put(self, place: tuple[Any, ...], value: Any) -> None:
+    def _put(self, place: KeyPath, value: Any) -> None:
         spec = self.spec
         for key in place[:-1]:
             spec = spec.setdefault(key, {})
         spec[place[-1]] = value
         self.written.add(place)
-
-
-def _place(target: str, matched: Iterable[str]) -> tuple[Any, ...]:
-    found = iter(matched)
-    types: dict[str, Any] = {"*": str, "#": int, "@": _Named}
-    return tuple(types[token](next(found)) if token in types else token for token in target.split("/"))
-
-
-def _to_lists(value: Any) -> Any:
-    """Return the value with mappings of numbered or named items as lists."""
-    if not isinstance(value, dict):
-        return value
-    found = {key: _to_lists(each) for key, each in value.items()}
-    if found and all(isinstance(key, int) for key in found):
-        return [found[key] for key in sorted(found)]
-    if found and all(isinstance(key, _Named) for key in found):
-        return [{"name": str(key), **each} for key, each in found.items()]
-    return found

@@ -436,6 +436,11 @@ def test_what_cri_resmgr_refuses_is_refused(config: str, fault: str) -> None:
     assert fault in raised.value.message
 
 
+def test_nothing_is_lost_with_an_empty_mapping() -> None:
+    found = translate({"fallback": f"{RESERVED}dump: {{}}\nblockio: {{Classes: {{}}}}\n"})
+    assert found.lost == 0
+
+
 def test_cpus_of_a_cgroup_are_lost_and_said() -> None:
     spec, report = one("policy: {Active: balloons, ReservedResources: {CPU: cgroup:/kube.slice}}")
     assert spec["reservedResources"] == {}
