@@ -72,7 +72,11 @@ def load_configs(directory: Path | None) -> Configs:
     """
     if directory is None:
         return Configs()
-    faults = list(_misnamed(directory))
+    faults = [
+        f"{path}: unknown name; {suggest(path.name, CONFIG_FILES)}"
+        for path in list_configs(directory)
+        if path.name not in CONFIG_FILES
+    ]
     contents: dict[str, bytes] = {}
     data: dict[str, object] = {}
     for name in CONFIG_FILES:
@@ -118,20 +122,17 @@ def validate_with_binary(configs: Configs, binary: Path, validator: Validator) -
     return faults
 
 
-def _misnamed(directory: Path) -> Iterable[str]:
-    """Hidden names are ignored: a ConfigMap volume has `..data`, an editor its swap files."""
+def list_configs(directory: Path) -> list[Path]:
+    """The files in `directory`. Hidden names are ignored: a ConfigMap volume has `..data`, an editor its swap
+    files. Raises InvalidInputError."""
     try:
-        names = sorted(entry.name for entry in directory.iterdir())
+        return sorted(path for path in directory.iterdir() if not path.name.startswith("."))
     except OSError as error:
         missing = isinstance(error, FileNotFoundError) and not directory.is_symlink()
         reason = f"does not exist; {nearest(directory)}" if missing else error.strerror
         if isinstance(error, NotADirectoryError):
             reason = f"is not a directory; it must name the one that has {', '.join(CONFIG_FILES)}"
-        yield f"--configs {directory}: {reason}"
-        return
-    for name in names:
-        if name not in CONFIG_FILES and not name.startswith("."):
-            yield f"{directory / name}: unknown name; {suggest(name, CONFIG_FILES)}"
+        raise InvalidInputError([f"--configs {directory}: {reason}"], _HINT) from None
 
 
 def _parse(name: str, content: bytes, faults: list[str]) -> object:

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from installer.errors import InvalidInputError
-from installer.inputs.reading import nearest, read_input, suggest
+from installer.inputs.configs import list_configs
+from installer.inputs.reading import read_input, suggest
 from installer.inputs.yaml_document import parse_document
 from installer.manifests.provider import load_provider_configs
 from installer.manifests.text import dump
@@ -19,24 +20,16 @@ from installer.operator.api import CONFIG_MAPS, KubeApi
 from installer.operator.kube_objects import mapping_at, text_at
 
 _AGENTS = "cri-resmgr-config."
-_KEYS = {name: key for key, name in STATIC_CONFIGS.items()}
 
 
 def read_directory(directory: Path) -> dict[str, str]:
     """Read the installer's files, and beside them the agent's: default, group.G, node.N, each with or without
     `.cfg`. Raises InvalidInputError."""
-    try:
-        paths = sorted(each for each in directory.iterdir() if not each.name.startswith("."))
-    except FileNotFoundError:
-        what = f"--configs {directory}: does not exist; {nearest(directory)}"
-        raise InvalidInputError([what]) from None
-    except OSError as error:
-        raise InvalidInputError([f"--configs {directory}: {error.strerror}"]) from None
-    faults, texts = [], {}
-    for path in paths:
-        key = _KEYS.get(path.name, path.name.removesuffix(".cfg"))
-        if not is_config_key(key) or (key in STATIC_CONFIGS and path.name not in _KEYS):
-            known = (*_KEYS, "default.cfg", "group.NAME.cfg", "node.NAME.cfg")
+    faults, texts = [], dict[str, str]()
+    for path in list_configs(directory):
+        key = path.name.removesuffix(".cfg")
+        if not is_config_key(key):
+            known = (*STATIC_CONFIGS.values(), "default.cfg", "group.NAME.cfg", "node.NAME.cfg")
             faults.append(f"{path}: unknown name; {suggest(path.name, known)}")
         elif key in texts:
             faults.append(f"{path}: {key} exists twice, with and without .cfg")
@@ -52,8 +45,7 @@ def read_provider(path: Path) -> dict[str, str]:
     """
     texts: dict[str, str] = {}
     for source in load_provider_configs([path], None, removal=True).sources:
-        configs = source.data.get("configs")
-        texts |= configs if isinstance(configs, dict) else {}
+        texts |= mapping_at(source.data, "configs")
     faults = [
         f"{path}: configs.{key}: must be a text with a known name"
         for key, text in texts.items()
@@ -84,7 +76,7 @@ def _texts_of(name: str, data: Mapping[str, Any]) -> dict[str, str]:
         # The agent's ConfigMap has one key for each section.
         sections = {each: parse_document(str(text).encode(), name).data for each, text in data.items()}
         return {key: dump(sections)}
-    return {_KEYS[each]: str(text) for each, text in data.items() if each in _KEYS}
+    return {key: str(data[file]) for key, file in STATIC_CONFIGS.items() if file in data}
 
 
 def _checked(texts: dict[str, str], faults: list[str], empty: str) -> dict[str, str]:
