@@ -6,7 +6,7 @@ Source: cri-resmgr v0.9.2 (pkg/cri/resource-manager/control: cpu, rdt, blockio) 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
 
 
@@ -47,19 +47,9 @@ class Return:
     value: str | None  # is written to `path`; None: the resctrl group there is removed
     what: str  # for people
     before: str = ""  # the present value, for people
-    problem: str = ""  # why it could not be restored; empty if it was
 
     @property
     def planned(self) -> str:
         if self.value is None:
             return f"remove {self.what}"
         return f"restore {self.what}: {self.before} -> {self.value}"
-
-    @property
-    def done(self) -> str:
-        if self.problem:
-            return f"{self.what} could not be restored: {self.problem}"
-        return f"{self.what} was removed" if self.value is None else f"{self.what} is {self.value} again"
-
-    def failed(self, problem: str) -> Return:
-        return replace(self, problem=problem)

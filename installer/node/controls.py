@@ -35,7 +35,6 @@ from installer.node.pinning import read_cache
 _CPU = re.compile(r"cpu\d+")
 _LIMIT = 1 << 16  # bytes of a file in /sys
 _GROUPS = "mon_groups"
-_Limits = tuple[str, ...]  # files: the lower limit, the upper one, and what the hardware can do
 
 
 def used_before(snapshot: HostSnapshot) -> frozenset[Control]:
@@ -75,23 +74,21 @@ def claim_controls(claimed: Originals, desired: Desired, snapshot: HostSnapshot,
 def _originals(control: Control, files: Files) -> dict[str, str]:
     places: Iterable[str] = ()
     if control is Control.CPU_FREQUENCY:
-        places = (place for limits in _frequency_limits(files) for place in limits[:2])
+        places = _frequency_limits(files)
     elif control is Control.RESCTRL:
         places = (SCHEMATA,)
     return {place: text for place in places if (text := _read(files, place))}
 
 
-def _frequency_limits(files: Files) -> Iterator[_Limits]:
+def _frequency_limits(files: Files) -> Iterator[str]:
     for name in filter(_CPU.fullmatch, _list(files, CPUS)):
-        yield _cpu_limits(name)
+        yield from _cpu_limits(name)
     for name in _list(files, UNCORE):
-        places = (f"{UNCORE}/{name}/{word}_freq_khz" for word in ("min", "max", "initial_min", "initial_max"))
-        yield tuple(places)
+        yield from (f"{UNCORE}/{name}/{word}_freq_khz" for word in ("min", "max"))
 
 
-def _cpu_limits(name: str) -> _Limits:
-    words = ("scaling_min", "scaling_max", "cpuinfo_min", "cpuinfo_max")
-    return tuple(f"{CPUS}/{name}/cpufreq/{word}_freq" for word in words)
+def _cpu_limits(name: str) -> list[str]:
+    return [f"{CPUS}/{name}/cpufreq/scaling_{word}_freq" for word in ("min", "max")]
 
 
 def _read(files: Files, path: str) -> str:
@@ -129,44 +126,37 @@ def find_returns(
 def _groups(files: Files) -> Iterator[Return]:
     """cri-resmgr's groups, monitoring groups first, since removing a control group also removes those in it.
     The kernel moves the tasks of a removed group to its parent."""
-    top = _list(files, RESCTRL)
-    ours = [name for name in top if name.startswith(RESCTRL_PREFIX)]
-    for parent in ("", *(f"/{name}" for name in top if name not in ours)):
-        for name in _list(files, f"{RESCTRL}{parent}/{_GROUPS}"):
+    others = [name for name in _list(files, RESCTRL) if not name.startswith(RESCTRL_PREFIX)]
+    monitoring = [f"{RESCTRL}/{_GROUPS}", *(f"{RESCTRL}/{name}/{_GROUPS}" for name in others)]
+    for parent in (*monitoring, RESCTRL):
+        for name in _list(files, parent):
             if name.startswith(RESCTRL_PREFIX):
-                yield _group(f"{RESCTRL}{parent}/{_GROUPS}/{name}")
-    yield from (_group(f"{RESCTRL}/{name}") for name in ours)
+                yield Return(f"{parent}/{name}", None, f"the resctrl group {parent}/{name}")
 
 
-def _group(path: str) -> Return:
-    return Return(path, None, f"the resctrl group {path}")
-
-
-def _changed(files: Files, originals: Mapping[str, str]) -> Iterator[Return]:
+def _changed(files: Files, originals: Mapping[str, str], remark: str = "") -> Iterator[Return]:
     for path, original in originals.items():
         now = _read(files, path)
-        if now != original:
-            yield Return(path, original, path, now or "nothing")
+        if original and now != original:
+            yield Return(path, original, f"{path}{remark}", now or "nothing")
 
 
-def _frequencies(files: Files, kept: Mapping[str, str], cache: ProxyCache) -> Iterator[Return]:
-    """The limits of each CPU that differ from the originals. Without originals: the limits of the CPUs that
-    have a class, compared with the hardware's. The kernel refuses a lower limit above the upper one."""
-    limits = list(_frequency_limits(files)) if kept else [_cpu_limits(f"cpu{one}") for one in cache.classed]
-    for low, high, least, most in limits:
-        now = {place: _read(files, place) for place in (low, high)}
-        wanted = {low: kept.get(low, ""), high: kept.get(high, "")}
-        if not kept:
-            wanted = {low: _read(files, least), high: _read(files, most)}
-        upper_first = _number(wanted[high]) >= _number(now[low])
-        for place in (high, low) if upper_first else (low, high):
-            if wanted[place] and now[place] != wanted[place]:
-                what = place if kept else f"{place} (original unknown, using the hardware's limit)"
-                yield Return(place, wanted[place], what, now[place] or "nothing")
+def _frequencies(files: Files, originals: Mapping[str, str], cache: ProxyCache) -> list[Return]:
+    """The limits that differ from the originals. Without originals: the limits of the CPUs that have a class,
+    compared with the hardware's. The kernel refuses a lower limit above the upper one, so what widens a range
+    comes first."""
+    remark = ""
+    if not originals:
+        limits = [place for cpu in cache.classed for place in _cpu_limits(f"cpu{cpu}")]
+        originals = {place: _read(files, place.replace("scaling", "cpuinfo")) for place in limits}
+        remark = " (original unknown, using the hardware's limit)"
+    return sorted(_changed(files, originals, remark), key=_narrows)
 
 
-def _number(text: str) -> int:
-    return int(text) if text.isdigit() else 0
+def _narrows(each: Return) -> bool:
+    """Whether it raises a lower limit, or lowers an upper one."""
+    now, wanted = (int(text) if text and text.isdigit() else 0 for text in (each.before, each.value))
+    return wanted < now if "max_freq" in each.path else wanted > now
 
 
 def _block_io(files: Files, container: RunningContainer, cgroup: str) -> Iterator[Return]:
@@ -193,31 +183,33 @@ def return_controls(host: Host, due: Originals, endpoint: str, emit: Emit) -> No
     try:
         containers = host.cri.containers(endpoint) if Control.BLOCK_IO in due and endpoint else ()
     except (InstallerError, OSError) as error:
-        _say(Return("", "", "block I/O of the containers").failed(str(error)), emit)
-    for each in find_returns(host.files, due, read_cache(host.files), containers):
-        _say(_bring_back(each, host.files), emit)
+        _report(Return("", "", "block I/O of the containers"), str(error), emit)
+    cache = read_cache(host.files)
+    found = find_returns(host.files, due, cache, containers)
+    refusals = [_bring_back(each, host.files) for each in found]
+    left = {each.what: each.before for each in find_returns(host.files, due, cache, containers)}
+    for each, refusal in zip(found, refusals, strict=True):
+        now = f"it is {left[each.what]} now" if left.get(each.what) else "the kernel did not remove it"
+        _report(each, (refusal or now) if each.what in left else "", emit)
 
 
-def _bring_back(each: Return, files: Files) -> Return:
+def _bring_back(each: Return, files: Files) -> str:
+    """Return why the kernel refused it, empty if it did not."""
     try:
         if each.value is None:
-            removed = files.remove_empty_directory(each.path) or files.status(each.path) is None
-            return each if removed else each.failed("the kernel did not remove it")
-        files.set_value(each.path, each.value)
+            files.remove_empty_directory(each.path)
+        else:
+            files.set_value(each.path, each.value)
     except (InstallerError, OSError) as error:
-        return each.failed(str(error))
-    now = _read(files, each.path)
-    if each.path.endswith("_device"):  # one line for each device that has a limit
-        device, _, rate = each.value.partition(" ")
-        shown = each.value in now.splitlines() or (rate == "0" and f"{device} " not in now)
-    else:
-        shown = now == each.value
-    return each if shown else each.failed(f"it is {now or 'nothing'} now")
+        return str(error)
+    return ""
 
 
-def _say(each: Return, emit: Emit) -> None:
+def _report(each: Return, problem: str, emit: Emit) -> None:
     data = {"path": each.path, "code": "controls"}
-    if each.problem:
-        emit(Event("warning", each.done, {**data, "hint": "it stays until you set it, or until a reboot"}))
+    if problem:
+        message = f"{each.what} could not be restored: {problem}"
+        emit(Event("warning", message, {**data, "hint": "it stays until you set it, or until a reboot"}))
     else:
-        emit(Event("controls.returned", each.done, data))
+        done = f"{each.what} was removed" if each.value is None else f"{each.what} is {each.value} again"
+        emit(Event("controls.returned", done, data))
