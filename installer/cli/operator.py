@@ -7,11 +7,11 @@ import argparse
 import importlib.util
 import signal
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from installer.cli.options import Options
 from installer.errors import InstallerError, InterruptedRunError, InvalidInputError
@@ -129,43 +129,39 @@ def run_translate(arguments: argparse.Namespace, options: Options) -> int:
 def _print_translation(translation: Translation, output: str) -> int:
     from installer.manifests.text import dump_objects
     from installer.model.jsontext import to_camel
-    from installer.report.terminal import write_json
 
-    if output == "json":
-        write_json({"schema": 1, **to_camel(translation)}, sys.stdout)
-    elif output == "helm":
+    documents: Sequence[dict[str, Any]] = translation.resources
+    if output == "helm":
         values, translation = translation.as_values()
-        sys.stdout.write(dump_objects([values]) if values else "")
-    elif translation.resources:
-        sys.stdout.write(dump_objects(translation.resources))
-    _print_report(translation.report)
-    if not translation.resources:
-        sys.stderr.write("nothing to print: no plugin implements a policy of these configs\n")
-    return _PENDING if translation.lost else 0
+        documents = [values] if values else []
+    remark = (
+        "" if translation.resources else "nothing to print: no plugin implements a policy of these configs\n"
+    )
+    return _print(to_camel(translation), dump_objects(documents), translation.report, remark, output)
 
 
 def _print_workloads(workloads: Sequence[Workload], output: str) -> int:
-    from installer.report.terminal import one_line, pick, write_json
+    from installer.report.terminal import one_line, pick
+
+    listed = [{"workload": each.name, **pick(each, "annotations patch")} for each in workloads]
+    patches = "".join(f"{one_line(each.patch)}\n" for each in workloads)
+    report = [entry for each in workloads for entry in each.report]
+    remark = "patching a template recreates its pods: patch before the move, when that is acceptable\n"
+    return _print({"workloads": listed}, patches, report, remark if workloads else "", output)
+
+
+def _print(document: Mapping[str, Any], text: str, report: Sequence[Entry], remark: str, output: str) -> int:
+    """Print the document as JSON or the text, and the report on stderr. Return the exit code."""
+    from installer.report.terminal import one_line, write_json
 
     if output == "json":
-        listed = [{"workload": each.name, **pick(each, "annotations patch")} for each in workloads]
-        write_json({"schema": 1, "workloads": listed}, sys.stdout)
+        write_json({"schema": 1, **document}, sys.stdout)
     else:
-        sys.stdout.write("".join(f"{one_line(each.patch)}\n" for each in workloads))
-    report = [entry for each in workloads for entry in each.report]
-    _print_report(report)
-    if workloads:
-        sys.stderr.write(
-            "patching a template recreates its pods: patch before the move, when that is acceptable\n"
-        )
-    return _PENDING if any(entry.lost for entry in report) else 0
-
-
-def _print_report(report: Sequence[Entry]) -> None:
-    from installer.report.terminal import one_line
-
+        sys.stdout.write(text)
     for entry in report:
         sys.stderr.write(f"{one_line(entry.line)}\n")
+    sys.stderr.write(remark)
+    return _PENDING if any(entry.lost for entry in report) else 0
 
 
 def _confirm() -> None:

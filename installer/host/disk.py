@@ -49,11 +49,8 @@ class Kernel:
 
     def set_value(self, place: str, value: bytes) -> None:
         """With one write(2): a file in /sys takes each write as a whole."""
-        descriptor = os.open(place, os.O_WRONLY | os.O_CLOEXEC)
-        try:
-            os.write(descriptor, value)
-        finally:
-            os.close(descriptor)
+        with open(place, "r+b", buffering=0) as file:
+            file.write(value)
 
     def rename(self, old: str, new: str) -> None:
         os.rename(old, new)

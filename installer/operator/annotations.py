@@ -14,7 +14,7 @@ from typing import Any
 
 from installer.errors import InvalidInputError
 from installer.inputs.yaml_document import parse_document
-from installer.operator.api import PODS, ApiError, KubeApi, Resource
+from installer.operator.api import ApiError, KubeApi, Resource
 from installer.operator.kube_objects import Object, items_at, mapping_at, text_at
 from installer.operator.nri_table import Grade, find_row, load_table
 from installer.operator.translate import Entry
@@ -22,18 +22,6 @@ from installer.operator.translate import Entry
 _OLD = "cri-resource-manager.intel.com"
 _WEBHOOKS = "intel.com/resources"  # written by cri-resmgr's webhook
 _EACH = "/each"
-_TEMPLATE = ("spec", "template")
-_KINDS = {
-    Resource("apps", "v1", "daemonsets"): _TEMPLATE,
-    Resource("apps", "v1", "deployments"): _TEMPLATE,
-    Resource("apps", "v1", "statefulsets"): _TEMPLATE,
-    Resource("apps", "v1", "replicasets"): _TEMPLATE,
-    Resource("", "v1", "replicationcontrollers"): _TEMPLATE,
-    Resource("batch", "v1", "cronjobs"): ("spec", "jobTemplate", "spec", "template"),
-    Resource("batch", "v1", "jobs"): _TEMPLATE,
-    PODS: (),
-}
-"""The path to the pod template of each kind. An object with an owner follows its owner."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +37,10 @@ class Workload:
 
 
 def find_workloads(api: KubeApi) -> Iterator[Workload]:
-    """Yield those of all namespaces that have an annotation of cri-resmgr. Raises ApiError."""
-    for kind, path in _KINDS.items():
+    """Yield those of all namespaces that have an annotation of cri-resmgr. An object with an owner follows
+    its owner. Raises ApiError."""
+    for name, path in load_table().workloads.items():
+        kind = Resource(*name.split("/"))
         for each in api.list_objects(kind):
             if not any(True for _ in items_at(each, "metadata", "ownerReferences")):
                 yield from _translate_workload(kind, path, each)

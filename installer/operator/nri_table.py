@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache, partial
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
-from pydantic import ConfigDict, StrictBool, StrictInt, TypeAdapter, ValidationError
+from pydantic import AfterValidator, ConfigDict, StrictBool, StrictInt, TypeAdapter, ValidationError
 
 from installer.inputs.reading import reword, shown
 from installer.inputs.yaml_document import KeyPath, parse_document
@@ -44,12 +44,14 @@ class Row(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """See templates/nri-plugins.yaml. `defaults` are by kind, `types` (of balloons) by policy."""
+    """See templates/nri-plugins.yaml. `defaults` are by kind, `types` (of balloons) by policy. `workloads`: a
+    kind of Kubernetes -> the path to its pod template."""
 
     kinds: Mapping[str, str]
     rows: Mapping[str, tuple[Row, ...]]
     defaults: Mapping[str, dict[str, Any]]
     types: Mapping[str, dict[str, Any]]
+    workloads: Mapping[str, tuple[str, ...]]
 
     def rows_of(self, policy: str, *, rdt_off: bool) -> tuple[Row, ...]:
         """Return the rows for a configuration with this active policy, the first ones first. `rdt_off`: its
@@ -68,12 +70,12 @@ def find_row(rows: Iterable[Row], path: KeyPath, value: Any) -> tuple[Row, tuple
 @cache
 def load_table() -> Table:
     data: Any = parse_document(template_text("nri-plugins.yaml").encode(), "nri-plugins.yaml").data
-    named = (_number, _cpus, _period, _sampling, _khz, _debug_sources)
+    named = (_number, _cpus, _period, _sampling, _debug_sources)
     conversions: dict[str, Callable[[Any], Any]] = {each.__name__.removeprefix("_"): each for each in named}
     conversions |= {name: partial(_typed, kind) for name, kind in _TYPES.items()}
     conversions |= {name: partial(_choose, choices) for name, choices in data["choices"].items()}
     rows = {name: tuple(_rows(lines, conversions)) for name, lines in data["rows"].items()}
-    return Table(data["kinds"], rows, data["defaults"], data["types"])
+    return Table(data["kinds"], rows, data["defaults"], data["types"], data["workloads"])
 
 
 def _rows(lines: str, conversions: Mapping[str, Callable[[Any], Any]]) -> Iterator[Row]:
@@ -123,7 +125,14 @@ def _choose(choices: Mapping[str, Any], value: Any) -> Any:
     return found
 
 
-_TYPES = {"whole": StrictInt, "switch": StrictBool, "text": str, "texts": list[str], "mapping": dict}
+_TYPES: Mapping[str, Any] = {
+    "whole": StrictInt,
+    "khz": Annotated[StrictInt, AfterValidator(str)],
+    "switch": StrictBool,
+    "text": str,
+    "texts": list[str],
+    "mapping": dict,
+}
 _NUMBERS_ARE_TEXT = ConfigDict(coerce_numbers_to_str=True)
 """YAML has no quotes, and cri-resmgr takes a number where a string is meant."""
 
@@ -164,10 +173,6 @@ def _sampling(value: Any) -> int:
     named = {"disabled": 0.0, "production": 0.1, "testing": 1.0}
     text = _typed(str, value)
     return round(float(named.get(text.lower(), text)) * 1_000_000)
-
-
-def _khz(value: Any) -> str:
-    return str(_typed(StrictInt, value))
 
 
 def _debug_sources(value: Any) -> list[str]:

@@ -55,10 +55,6 @@ class Translation:
     resources: tuple[dict[str, Any], ...] = ()
     report: tuple[Entry, ...] = ()
 
-    @property
-    def lost(self) -> int:
-        return sum(entry.lost for entry in self.report)
-
     def as_values(self) -> tuple[dict[str, Any], Translation]:
         """Return Helm values for the chart of the default's policy. The report of the second value also has
         the groups and nodes, for which a chart has no place."""
@@ -130,71 +126,67 @@ def leaves(data: Any, path: KeyPath = ()) -> Iterator[tuple[KeyPath, Any]]:
 
 @dataclass(slots=True)
 class _Config:
-    """One configuration as a whole: cri-resmgr merges none. In `spec`, that of its resource, the items of a
-    list are in a mapping, by number or by name."""
+    """One configuration as a whole: cri-resmgr merges none."""
 
     name: str
     data: dict[str, Any]
     report: list[Entry]  # of all configurations
     faults: list[str]  # the same
-    spec: dict[str, Any] = field(default_factory=dict)
-    written: set[KeyPath] = field(default_factory=set)
+    values: dict[KeyPath, Any] = field(default_factory=dict)  # of the resource's spec
 
     def build_resource(self, name: str) -> Iterator[dict[str, Any]]:
         """Yield the resource, if the policy has one."""
         table, active = load_table(), Asked.of(self.data).policy
-        kind = table.kinds.get(active, "")
+        kind = table.kinds.get(active)
         rdt_off = mapping_at(self.data, "rdt", "options").get("mode") in ("Discovery", "Disabled")
         rows = table.rows_of(active, rdt_off=rdt_off)
-        self.spec = copy.deepcopy(table.defaults.get(kind, {}))
         for path, value in leaves(self.data):
             known = ("policy", "section", *path[2:]) if path[:2] == ("policy", active) else path
             try:
                 self.report.append(self._convert(path, value, *find_row(rows, known, value)))
             except ValueError as error:
                 self.faults.append(f"{self.name}: {'.'.join(path)}: {error}")
-        if not kind:
+        if kind is None:
             return
         self._complete(active)
+        spec = copy.deepcopy(table.defaults[kind])
+        for (*parents, key), value in self.values.items():
+            place = spec
+            for each in parents:
+                place = place.setdefault(each, {})
+            place[key] = value
+        # The items of these lists are in mappings until here, by number and by name.
+        types, classes = spec.get("balloonTypes", {}), spec.get("cpuClasses", {})
+        for number, each in types.items():
+            if not each.get("name"):
+                self.faults.append(f"{self.name}: policy.{active}: item {number} has no Name")
         if kind == "BalloonsPolicy":
-            types = self.spec.get("balloonTypes", {})
-            self.spec["balloonTypes"] = [table.types[active] | each for each in types.values()]
-        if classes := self.spec.get("cpuClasses"):
-            self.spec["cpuClasses"] = [{"name": each, **limits} for each, limits in classes.items()]
+            spec["balloonTypes"] = [table.types[active] | each for each in types.values()]
+        if classes:
+            spec["cpuClasses"] = [{"name": each, **limits} for each, limits in classes.items()]
         metadata = {"name": name, "namespace": _NAMESPACE}
-        yield {"apiVersion": API_VERSION, "kind": kind, "metadata": metadata, "spec": self.spec}
+        yield {"apiVersion": API_VERSION, "kind": kind, "metadata": metadata, "spec": spec}
 
     def _complete(self, active: str) -> None:
         """Add what a value means beyond the key that it becomes, and what cri-resmgr misses."""
         if not mapping_at(self.data, "policy", "ReservedResources"):
             self.faults.append(f"{self.name}: policy.ReservedResources.CPU: {active} needs it, such as 750m")
-        for number, each in self.spec.get("balloonTypes", {}).items():
-            if not each.get("name"):
-                self.faults.append(f"{self.name}: policy.{active}: item {number} has no Name")
         if mapping_at(self.data, "rdt") and "mode" not in mapping_at(self.data, "rdt", "options"):
-            self._put(("control", "rdt", "enable"), True)  # cri-resmgr's default is the mode Full
+            self.values["control", "rdt", "enable"] = True  # cri-resmgr's default is the mode Full
         if mapping_at(self.data, "blockio", "Classes"):
-            self._put(("control", "blockio"), {"enable": True, "usePodQoSAsDefaultClass": True})
+            self.values["control", "blockio"] = {"enable": True, "usePodQoSAsDefaultClass": True}
 
     def _convert(self, path: KeyPath, value: Any, row: Row, places: tuple[KeyPath, ...]) -> Entry:
         """Write the value into the spec. Return what became of it. Raises ValueError for what cri-resmgr
         refuses."""
         grade, note = row.grade, row.note
         try:
-            converted = row.convert(value)
+            written = dict.fromkeys(places, row.convert(value))
         except ValueError:
             if value not in (None, {}, []):
                 raise
-            grade, places, note = Grade.IDLE, (), "empty"
-        if self.written.intersection(places):
-            grade, places, note = Grade.LOST, (), "another key has set this already"
-        for place in places:
-            self._put(place, converted)
-        return Entry(self.name, path, grade, tuple(".".join(("spec", *place)) for place in places), note)
-
-    def _put(self, place: KeyPath, value: Any) -> None:
-        spec = self.spec
-        for key in place[:-1]:
-            spec = spec.setdefault(key, {})
-        spec[place[-1]] = value
-        self.written.add(place)
+            grade, written, note = Grade.IDLE, {}, "empty"
+        if self.values.keys() & written.keys():
+            grade, written, note = Grade.LOST, {}, "another key has set this already"
+        self.values |= written
+        return Entry(self.name, path, grade, tuple(".".join(("spec", *place)) for place in written), note)
