@@ -74,7 +74,7 @@ def text(browser: Browser, selector: str) -> str:
 def test_a_person_sees_what_is_wrong_and_finds_why_with_the_keyboard(browser: Browser, page: Path) -> None:
     browser.open(page)
     assert text(browser, "#summary").startswith("STOPPED: planned work waits for an operator; 3 not ready")
-    assert "360 per hour, so about 8 min are left" in text(browser, "#rollouts")
+    assert "360 per hour, about 8 min left" in text(browser, "#rollouts")
     assert "Failed on n7: no space" in text(browser, "#rollouts")
     assert browser.see("document.querySelectorAll('#nodes tr').length") == 200
     browser.press("/", *"n207")

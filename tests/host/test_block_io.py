@@ -46,7 +46,7 @@ def test_limits_of_block_io_end_with_what_has_set_them(node: Node, ends: str) ->
     (place / RATE).write_text(f"{device} 1048576")
     if ends == "remove":
         assert (
-            f"set {RATE} of {device} of default/throttled/disk back"
+            f"restore {RATE} of {device} of default/throttled/disk:"
             in node.run("plan", "--mode=remove", code=3).out
         )
         node.run("remove")

@@ -153,7 +153,7 @@ def test_a_refused_node_is_no_reason_to_restart_the_pod(scene: Scene, passable: 
         scene.reaches("refused")
         scene.until(scene.command.excused_file.exists)
         assert scene.command.ready_file.exists() is passable
-        assert "is masked; what is installed stays. Fix it" in scene.of("state")[-1].message
+        assert "is masked; what is installed stays. Fix the cause" in scene.of("state")[-1].message
         scene.does("install", "converges(False)")
         scene.drift()
         scene.reaches("converged")

@@ -195,13 +195,13 @@ def test_a_removal_brings_everything_back(world: World) -> None:
     assert not [event for event in world.events if event.kind == "warning"]
 
 
-def test_the_plan_of_a_removal_says_what_comes_back(world: World) -> None:
+def test_the_plan_of_a_removal_says_what_is_restored(world: World) -> None:
     world.run(ALL)
     planned = "\n".join(world.planned(None))
     assert f"remove the resctrl group /{RESCTRL}/cri-resmgr.gold" in planned
-    assert "scaling_min_freq back: 3100000 -> 1200000" in planned
-    assert "blkio.throttle.read_bps_device of 8:0 of default/aaaa/app back" in planned
-    assert "back" not in "\n".join(world.planned(ALL)), "nothing comes back while it is in use"
+    assert "scaling_min_freq: 3100000 -> 1200000" in planned
+    assert "restore blkio.throttle.read_bps_device of 8:0 of default/aaaa/app:" in planned
+    assert "restore" not in "\n".join(world.planned(ALL)), "nothing is restored while it is in use"
 
 
 def test_groups_of_the_default_mode_go_without_any_configuration(world: World) -> None:
