@@ -196,7 +196,8 @@ def _cluster(arguments: argparse.Namespace) -> Iterator[KubeClient]:
             raise InterruptedRunError(signal.SIGINT) from None
         except ApiError as error:
             raise InstallerError(
-                f"the API server: {error}", "check the cluster with `kubectl version`, then run it again"
+                f"the API server: {error}",
+                "check the cluster with `kubectl version`, then run the same command again",
             ) from None
 
 

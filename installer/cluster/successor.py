@@ -31,8 +31,8 @@ def resource_paths(namespace: str, node: Object) -> Iterator[tuple[str, ...]]:
 
 def describe_missing(namespace: str) -> str:
     return (
-        f"no TopologyAwarePolicy and no BalloonsPolicy in namespace {namespace} is for this node; apply what "
-        "`cri-resmgr-installer translate` prints"
+        f"namespace {namespace} has no TopologyAwarePolicy or BalloonsPolicy for this node; apply the output "
+        "of `cri-resmgr-installer translate`"
     )
 
 

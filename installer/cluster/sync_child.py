@@ -115,7 +115,7 @@ class _Sync:
         client = PermitClient(self._request, self, self._clock, random.random)
         answer = client.begin(self._request.begin) if self._request.begin else client.end(end)
         if answer.tripped:
-            message = f"{answer.tripped}; no other node will begin it"
+            message = f"{answer.tripped}; no other node will start it"
             event = {"type": "Warning", "reason": "RolloutStopped", "message": message, "time": self._clock()}
             self.call("POST", EVENTS_PATH, build_event(self._context, event))
         return answer

@@ -68,7 +68,9 @@ def build_health(installed: ManagedResource | None, nodes: Nodes | None, hiberna
     for name in ("ResourcesApplied",) if asked else ("ResourcesApplied", "ResourcesHealthy"):
         if installed.status_of(name) != "True":
             status = "False" if installed.status_of(name) == "False" else "Progressing"
-            return Condition(status, f"No{name}", installed.message_of(name) or f"{name} is not known yet.")
+            return Condition(
+                status, f"No{name}", installed.message_of(name) or f"{name} has not been reported yet."
+            )
     if nodes is not None and asked:
         return _build_node_health(nodes)
     if installed.status_of("ResourcesProgressing") == "True":

@@ -42,7 +42,9 @@ def sweep(api: KubeApi, instance: str, now: datetime) -> Swept:
     if ending:
         return Swept(waits=f"Nodes are clean; waiting for {name_nodes(ending)}.")
     if silent:
-        return Swept(left=f"everything that the pods on {name_nodes(silent)} need, which have not ended")
+        return Swept(
+            left=f"everything that the pods on {name_nodes(silent)} need, because they have not ended"
+        )
     has_definition = any(each.resource == DEFINITIONS for each in owned)
     adjustments = find_adjustments(api) if has_definition else ()
     clear_node_objects(api)

@@ -145,7 +145,7 @@ def _check_copies(record: Record, snapshot: HostSnapshot, desired: Desired) -> I
     lost = set(lost_files(record, snapshot))
     for file in record.good.files if record.good else ():
         if file.digest in snapshot.damaged:
-            hint = "the next installation keeps it again"
+            hint = "the next installation keeps a new copy"
             if file.path in lost and file.digest not in obtainable:
                 hint = "a failed installation leaves kubelet on its base endpoint: a rollback is not possible"
             yield warning(

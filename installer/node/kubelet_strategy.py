@@ -305,7 +305,7 @@ def _unknown(launch: Launch) -> Finding:
     return refusal(
         "kubelet-endpoint-unknown",
         f"kubelet does not run, and only the script {launch.program} knows its endpoint",
-        "start kubelet, and run this again when it is up",
+        "start kubelet, and run the same command again when it is up",
     )
 
 

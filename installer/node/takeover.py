@@ -412,7 +412,7 @@ def _obstacles(earlier: Earlier) -> tuple[Finding, ...]:
     found = [("earlier-obstacle", obstacle, put) for obstacle in earlier.obstacles]
     found += [("earlier-tie", f"{tie} stops kubelet whenever the proxy stops", untie) for tie in earlier.ties]
     if not earlier.endpoint and earlier.on_relay:
-        why = f"{paths.PROXY_UNIT} does not run, so nothing says where the container runtime listens"
+        why = f"{paths.PROXY_UNIT} is not running, so the container runtime's endpoint is unknown"
         start = f"`systemctl start {paths.PROXY_UNIT}`, or set proxy.runtimeEndpoint"
         found.insert(0, ("earlier-runtime-unknown", why, start))
     what = "the installation of cri-resmgr on this node cannot be taken over"

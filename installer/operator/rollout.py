@@ -99,7 +99,7 @@ def _describe(released: Released) -> str:
     if not released.failed:
         return said
     remembered = name_some(released.failed)
-    return f"{said}; {remembered} had failed and retries only on `cri-resmgr-installer install --retry`"
+    return f"{said}; {remembered} failed it and will retry only on `cri-resmgr-installer install --retry`"
 
 
 def why_paused(api: KubeApi, installed: Installed) -> str | None:

@@ -232,7 +232,7 @@ def _require_all_gone(left: Sequence[NodeView], kept: Sequence[str]) -> None:
     if kept:
         raise RolledBackError(
             f"every node is clean, and {what}; these remain:\n" + "\n".join(kept[:_NAMED]),
-            "remove what holds it, then run the same command again: it continues",
+            "remove what holds them, then run the same command again: it continues",
         )
 
 
@@ -271,9 +271,9 @@ def _require_clean(left: Sequence[NodeView], options: UninstallOptions) -> None:
     answering = [node for node in left if node.reachable]
     if answering and not options.leave_nodes:
         raise RolledBackError(
-            f"nodes that are not clean: {len(answering)}; nothing was deleted, because they need it:\n"
+            f"nodes that are not clean: {len(answering)}; nothing was deleted, because cleaning needs it:\n"
             f"{_lines(answering)}",
-            "fix what they name, then run the same command again: it continues. With --leave-nodes it "
+            "fix what the reasons name, then run the same command again: it continues. With --leave-nodes it "
             "deletes everything, and leaves such nodes as they are",
         )
 

@@ -137,7 +137,7 @@ class Waiting:
         if self._must_report:
             now = self._reported_at = self._clock.now()
             seconds = math.ceil(max(0.0, self._patience - (now - since)))
-            message = f"waiting for {what}; it continues then, or gives up after {seconds} s without progress"
+            message = f"waiting for {what}; gives up after {seconds} s without progress"
             self._emit(Event("uninstall.waiting", message, {"seconds": seconds}))
 
     def _report_clean(self, fresh: list[str], clean: int, count: int) -> None:

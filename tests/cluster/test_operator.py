@@ -111,7 +111,7 @@ def test_a_retry_names_the_node_that_remembers_and_an_undo_goes_back(cluster: Cl
     (failed,) = (node for node in cluster.nodes if node.name in status(cluster, code=3))
     said = cluster.ours("rollout", "retry")
     assert "released generation" in said
-    assert f"{failed.name} had failed and retries only on `cri-resmgr-installer install --retry`" in said
+    assert f"{failed.name} failed it and will retry only on `cri-resmgr-installer install --retry`" in said
     cluster.wait(lambda: "stopped" not in status(cluster, code=None), "it is not stopped any more")
     assert failed.name in status(cluster, code=3)
     assert cluster.word(failed)["state"] == "failed"

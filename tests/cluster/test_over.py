@@ -77,7 +77,7 @@ def test_no_node_is_left_before_there_is_a_resource_for_its_plugin(
     weights = [node.weights() for node in cluster.nodes]
     cluster.kubectl("delete", "daemonset", NAME, "--namespace", NAMESPACE)
     cluster.apply(cluster.manifests("v0.9.2", "", "--mode", "remove"))
-    why = "no TopologyAwarePolicy and no BalloonsPolicy"
+    why = "no TopologyAwarePolicy or BalloonsPolicy"
     cluster.wait(lambda: any(why in logs(cluster, node) for node in cluster.nodes), why)
     assert all(node.on_relay() for node in cluster.nodes)
     assert [node.weights() for node in cluster.nodes] == weights

@@ -168,7 +168,7 @@ def test_a_rollout_is_seen_paused_and_begun_again(fleet: Fleet, run: Run) -> Non
     assert "the rollout is paused: no node will start: a Friday" in refused.stderr
     assert run("rollout", "resume").returncode == 0
     said = run("rollout", "retry").stdout
-    assert "released generation 0123456789ab, which starts again with canaries; n3 had failed" in said
+    assert "released generation 0123456789ab, which starts again with canaries; n3 failed it" in said
     assert "nodes that wait ask again within 60 s" in said
     assert Name(LEASES, place, "breaker-0123456789abcdef") not in fleet.server.objects
     assert run("rollout", "status").returncode == 0

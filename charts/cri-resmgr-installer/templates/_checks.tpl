@@ -28,6 +28,6 @@
 {{- fail "admissionPolicies: must be false before Kubernetes 1.30, which does not know them" -}}
 {{- end -}}
 {{- if and .Values.hooks.uninstall (not .Values.hooks.image) -}}
-{{- fail "hooks.image: must be given, or hooks.uninstall be false: nodes are cleaned before the release is deleted" -}}
+{{- fail "hooks.image: must be set, or hooks.uninstall must be false: nodes are cleaned before the release is deleted" -}}
 {{- end -}}
 {{- end -}}

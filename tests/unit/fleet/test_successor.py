@@ -20,7 +20,7 @@ REMOVAL = PlannedWork("removal", begins=True, soaks=True, removes=True)
 FOLLOWED = anywhere(replace(RULES, successor="kube-system"), concurrent_restarts="1")
 PLACE = "/apis/config.nri/v1alpha1/namespaces/kube-system"
 LEFT = DaemonState(Mode.REMOVE, Phase.REMOVED, ready=True, successor="nri")
-MISSING = "no TopologyAwarePolicy and no BalloonsPolicy in namespace kube-system is for this node"
+MISSING = "namespace kube-system has no TopologyAwarePolicy or BalloonsPolicy for this node"
 
 
 class Fleet:
