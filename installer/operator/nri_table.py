@@ -17,6 +17,8 @@ from installer.inputs.yaml_document import KeyPath, parse_document
 from installer.model.containers import parse_list
 from installer.rendering import template_text
 
+EMPTY: tuple[Any, ...] = (None, {}, [])
+
 
 class Grade(StrEnum):
     EXACT = "exact"
@@ -83,14 +85,12 @@ def _rows(lines: str, conversions: Mapping[str, Callable[[Any], Any]]) -> Iterat
         source, targets, what, note = ([each.strip() for each in line.split("|")] + [""])[:4]
         grade = next((each for each in Grade if what.startswith(each)), None)
         how = what.removeprefix(grade or "").strip()
-        constant = not how or how.startswith("= ")
-        convert = partial(_constant, how[2:]) if constant else conversions[how]
         graded = grade or (Grade.APPROXIMATE if note else Grade.EXACT)
         source, limited, values = source.partition("~")
         limit = re.compile(values if limited else ".*", re.IGNORECASE | re.DOTALL)
         for each, to in _alternatives(source, targets):
             places = tuple(to.replace("/", "\0").replace("*", "%s").split())
-            yield Row(_paths(each), limit, places, convert, graded, note)
+            yield Row(_paths(each), limit, places, conversions[how], graded, note)
 
 
 def _paths(source: str) -> re.Pattern[str]:
@@ -111,16 +111,9 @@ def _alternatives(source: str, target: str) -> Iterator[tuple[str, str]]:
 # Conversions return what is written. They raise ValueError for a value that cri-resmgr refuses as well.
 
 
-def _constant(text: str, value: Any) -> int | str:
-    if value in (None, {}, []):
-        raise ValueError("must have a value")
-    return int(text) if text.isdecimal() else text
-
-
 def _choose(choices: Mapping[str, Any], value: Any) -> Any:
-    text = _typed(str, value)
-    found = choices.get(text, choices.get(text.lower()))
-    if found is None:
+    found = choices.get(str(value), choices.get(str(value).lower(), choices.get("*")))
+    if found is None or value in EMPTY:
         raise ValueError(f"{shown(value)} is not one of {', '.join(filter(None, choices))}")
     return found
 
@@ -132,6 +125,7 @@ _TYPES: Mapping[str, Any] = {
     "text": str,
     "texts": list[str],
     "mapping": dict,
+    "": Any,
 }
 _NUMBERS_ARE_TEXT = ConfigDict(coerce_numbers_to_str=True)
 """YAML has no quotes, and cri-resmgr takes a number where a string is meant."""

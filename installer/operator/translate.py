@@ -18,7 +18,7 @@ from installer.inputs.policy import Asked, unfold
 from installer.inputs.yaml_document import KeyPath, parse_document
 from installer.manifests.values import STATIC_CONFIGS
 from installer.operator.kube_objects import mapping_at
-from installer.operator.nri_table import Grade, Row, find_row, load_table
+from installer.operator.nri_table import EMPTY, Grade, Row, find_row, load_table
 
 API_VERSION = "config.nri/v1alpha1"
 _NAMESPACE = "kube-system"  # of the plugins, by their charts
@@ -183,9 +183,11 @@ class _Config:
         try:
             written = dict.fromkeys(places, row.convert(value))
         except ValueError:
-            if value not in (None, {}, []):
+            if value not in EMPTY:
                 raise
-            grade, written, note = Grade.IDLE, {}, "empty"
+            written = {}
+        if value in EMPTY and not written:
+            grade, note = Grade.IDLE, "empty"
         if self.values.keys() & written.keys():
             grade, written, note = Grade.LOST, {}, "another key has set this already"
         self.values |= written
