@@ -6,7 +6,7 @@ fallback.cfg, built-in defaults. It activates a policy only when it starts.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 
@@ -44,6 +44,14 @@ class Asked:
 
 
 NOTHING_ASKED = Asked()
+
+_CONTROLS = {
+    "cpu.classes": Control.CPU_FREQUENCY,
+    "rdt.partitions": Control.RESCTRL,
+    "rdt.classes": Control.RESCTRL,
+    "blockio.classes": Control.BLOCK_IO,
+}
+"""What a configuration sets -> the control that it uses. Go's decoder ignores the case of keys."""
 
 
 def unfold(data: object) -> dict[str, object]:
@@ -113,24 +121,14 @@ def controls_of(texts: Iterable[bytes], cache: ProxyCache) -> frozenset[Control]
     """The kernel settings, besides containers' CPUs and memory, that these configurations or the one from the
     agent change."""
     agents = {name: _data_in(text.encode("utf-8", "replace")) for name, text in cache.agent.items()}
-    return frozenset(
-        control for data in (agents, *map(_data_in, texts)) for control in _controls_in(unfold(data))
-    )
-
-
-def _controls_in(data: Mapping[str, object]) -> Iterator[Control]:
-    sections = {name: _lower(unfold(data.get(name))) for name in ("cpu", "rdt", "blockio")}
-    if sections["cpu"].get("classes"):
-        yield Control.CPU_FREQUENCY
-    if sections["rdt"].get("partitions") or sections["rdt"].get("classes"):
-        yield Control.RESCTRL
-    if sections["blockio"].get("classes"):
-        yield Control.BLOCK_IO
-
-
-def _lower(section: Mapping[str, object]) -> dict[str, object]:
-    """Go's decoder ignores the case of keys."""
-    return {key.lower(): value for key, value in section.items()}
+    given = {
+        f"{section}.{key.lower()}"
+        for data in (agents, *map(_data_in, texts))
+        for section, content in unfold(data).items()
+        for key, value in unfold(content).items()
+        if value
+    }
+    return frozenset(control for key, control in _CONTROLS.items() if key in given)
 
 
 def _policy_at(path: str, snapshot: HostSnapshot) -> str:

@@ -6,7 +6,6 @@ Source: cri-resmgr v0.9.2 (pkg/cri/resource-manager/control: cpu, rdt, blockio) 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 
 
@@ -21,12 +20,6 @@ class Control(StrEnum):
 Originals = Mapping[Control, Mapping[str, str]]
 """Control -> path in /sys -> the value before cri-resmgr; no paths if there is nothing to keep."""
 
-CPUS = "/sys/devices/system/cpu"
-UNCORE = f"{CPUS}/intel_uncore_frequency"
-RESCTRL = "/sys/fs/resctrl"
-RESCTRL_PREFIX = "cri-resmgr."
-SCHEMATA = f"{RESCTRL}/schemata"
-
 THROTTLES = {
     "blkio.throttle.read_bps_device": "throttleReadBpsDevice",
     "blkio.throttle.write_bps_device": "throttleWriteBpsDevice",
@@ -37,19 +30,3 @@ THROTTLES = {
 
 WEIGHTS = {"blkio.bfq.weight": "100", "blkio.weight": "500"}
 """File of cgroup v1 -> the kernel's default. The file with the suffix `_device` has a line per device."""
-
-
-@dataclass(frozen=True, slots=True)
-class Return:
-    """One setting to restore."""
-
-    path: str
-    value: str | None  # is written to `path`; None: the resctrl group there is removed
-    what: str  # for people
-    before: str = ""  # the present value, for people
-
-    @property
-    def planned(self) -> str:
-        if self.value is None:
-            return f"remove {self.what}"
-        return f"restore {self.what}: {self.before} -> {self.value}"

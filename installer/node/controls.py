@@ -9,23 +9,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 
 from installer.errors import InstallerError
 from installer.host.ports import Files, Host
 from installer.inputs.policy import controls_of
 from installer.model import paths
-from installer.model.controls import (
-    CPUS,
-    RESCTRL,
-    RESCTRL_PREFIX,
-    SCHEMATA,
-    THROTTLES,
-    UNCORE,
-    WEIGHTS,
-    Control,
-    Originals,
-    Return,
-)
+from installer.model.controls import THROTTLES, WEIGHTS, Control, Originals
 from installer.model.event import Emit, Event
 from installer.model.host import ABSENT, HostSnapshot, RunningContainer
 from installer.model.plan import Desired
@@ -33,8 +23,27 @@ from installer.model.proxy import ProxyCache
 from installer.node.pinning import read_cache
 
 _CPU = re.compile(r"cpu\d+")
-_LIMIT = 1 << 16  # bytes of a file in /sys
+_CPUS = "/sys/devices/system/cpu"
+_UNCORE = f"{_CPUS}/intel_uncore_frequency"
+_RESCTRL, _PREFIX = "/sys/fs/resctrl", "cri-resmgr."
 _GROUPS = "mon_groups"
+_LIMIT = 1 << 16  # bytes of a file in /sys
+
+
+@dataclass(frozen=True, slots=True)
+class Return:
+    """One setting to restore."""
+
+    path: str
+    value: str | None  # is written to `path`; None: the resctrl group there is removed
+    what: str  # for people
+    before: str = ""  # the present value, for people
+
+    @property
+    def planned(self) -> str:
+        if self.value is None:
+            return f"remove {self.what}"
+        return f"restore {self.what}: {self.before} -> {self.value}"
 
 
 def used_before(snapshot: HostSnapshot) -> frozenset[Control]:
@@ -74,21 +83,17 @@ def claim_controls(claimed: Originals, desired: Desired, snapshot: HostSnapshot,
 def _originals(control: Control, files: Files) -> dict[str, str]:
     places: Iterable[str] = ()
     if control is Control.CPU_FREQUENCY:
-        places = _frequency_limits(files)
+        cpus = filter(_CPU.fullmatch, _list(files, _CPUS))
+        places = _frequency_limits(cpus, _list(files, _UNCORE))
     elif control is Control.RESCTRL:
-        places = (SCHEMATA,)
+        places = (f"{_RESCTRL}/schemata",)
     return {place: text for place in places if (text := _read(files, place))}
 
 
-def _frequency_limits(files: Files) -> Iterator[str]:
-    for name in filter(_CPU.fullmatch, _list(files, CPUS)):
-        yield from _cpu_limits(name)
-    for name in _list(files, UNCORE):
-        yield from (f"{UNCORE}/{name}/{word}_freq_khz" for word in ("min", "max"))
-
-
-def _cpu_limits(name: str) -> list[str]:
-    return [f"{CPUS}/{name}/cpufreq/scaling_{word}_freq" for word in ("min", "max")]
+def _frequency_limits(cpus: Iterable[str], dies: Iterable[str] = ()) -> list[str]:
+    """The files with the limits of these CPUs, and of the uncore of these dies."""
+    of_cpus = [f"{_CPUS}/{name}/cpufreq/scaling_{limit}_freq" for name in cpus for limit in ("min", "max")]
+    return of_cpus + [f"{_UNCORE}/{name}/{limit}_freq_khz" for name in dies for limit in ("min", "max")]
 
 
 def _read(files: Files, path: str) -> str:
@@ -126,11 +131,11 @@ def find_returns(
 def _groups(files: Files) -> Iterator[Return]:
     """cri-resmgr's groups, monitoring groups first, since removing a control group also removes those in it.
     The kernel moves the tasks of a removed group to its parent."""
-    others = [name for name in _list(files, RESCTRL) if not name.startswith(RESCTRL_PREFIX)]
-    monitoring = [f"{RESCTRL}/{_GROUPS}", *(f"{RESCTRL}/{name}/{_GROUPS}" for name in others)]
-    for parent in (*monitoring, RESCTRL):
+    others = [name for name in _list(files, _RESCTRL) if not name.startswith(_PREFIX)]
+    monitoring = [f"{_RESCTRL}/{_GROUPS}", *(f"{_RESCTRL}/{name}/{_GROUPS}" for name in others)]
+    for parent in (*monitoring, _RESCTRL):
         for name in _list(files, parent):
-            if name.startswith(RESCTRL_PREFIX):
+            if name.startswith(_PREFIX):
                 yield Return(f"{parent}/{name}", None, f"the resctrl group {parent}/{name}")
 
 
@@ -147,7 +152,7 @@ def _frequencies(files: Files, originals: Mapping[str, str], cache: ProxyCache) 
     comes first."""
     remark = ""
     if not originals:
-        limits = [place for cpu in cache.classed for place in _cpu_limits(f"cpu{cpu}")]
+        limits = _frequency_limits(f"cpu{cpu}" for cpu in cache.classed)
         originals = {place: _read(files, place.replace("scaling", "cpuinfo")) for place in limits}
         remark = " (original unknown, using the hardware's limit)"
     return sorted(_changed(files, originals, remark), key=_narrows)
@@ -186,23 +191,19 @@ def return_controls(host: Host, due: Originals, endpoint: str, emit: Emit) -> No
         _report(Return("", "", "block I/O of the containers"), str(error), emit)
     cache = read_cache(host.files)
     found = find_returns(host.files, due, cache, containers)
-    refusals = [_bring_back(each, host.files) for each in found]
+    refusals: dict[str, str] = {}
+    for each in found:
+        try:
+            if each.value is None:
+                host.files.remove_empty_directory(each.path)
+            else:
+                host.files.set_value(each.path, each.value)
+        except (InstallerError, OSError) as error:
+            refusals[each.what] = str(error)
     left = {each.what: each.before for each in find_returns(host.files, due, cache, containers)}
-    for each, refusal in zip(found, refusals, strict=True):
+    for each in found:
         now = f"it is {left[each.what]} now" if left.get(each.what) else "the kernel did not remove it"
-        _report(each, (refusal or now) if each.what in left else "", emit)
-
-
-def _bring_back(each: Return, files: Files) -> str:
-    """Return why the kernel refused it, empty if it did not."""
-    try:
-        if each.value is None:
-            files.remove_empty_directory(each.path)
-        else:
-            files.set_value(each.path, each.value)
-    except (InstallerError, OSError) as error:
-        return str(error)
-    return ""
+        _report(each, refusals.get(each.what, now) if each.what in left else "", emit)
 
 
 def _report(each: Return, problem: str, emit: Emit) -> None:

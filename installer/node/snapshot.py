@@ -63,8 +63,9 @@ _SERVICES_THAT_MATTER = (
 _BOTTLEROCKET = re.compile(r"^ID=[\"']?bottlerocket", re.MULTILINE)
 _TEXT_LIMIT = 4 << 20  # bytes of a unit file or a kubelet configuration worth reading
 _SMALL, _MEMORY = 4096, 1 << 16  # bytes
-_NRI_SOCKETS = ("/var/run/nri/nri.sock", "/run/nri/nri.sock")
-_UNIX_FIELDS, _LISTENS = 8, 0x10000  # of a line in /proc/net/unix; __SO_ACCEPTCON of its flags
+_NRI_SOCKET = "/var/run/nri/nri.sock"
+_NRI_LISTENS = re.compile(rb"^\w+: \w+ \w+ 00010000 .* (/var)?/run/nri/nri\.sock$", re.MULTILINE)
+"""A line of /proc/net/unix with the flag __SO_ACCEPTCON."""
 _RUNTIME_SECONDS = 10.0  # on a starved node a working runtime has needed more than 2 s
 _RELAY_SECONDS = 1.0  # systemd may be restarting the proxy, which is away for 0.1 - 0.3 s
 _FIRST_SECONDS = 3.0  # for an answer; no more, because kubelet must leave a dead relay in time (R4)
@@ -345,14 +346,12 @@ def _probe_runtime(host: Host, endpoint: str) -> Probe:
 def _why_no_plugin(host: Host, endpoint: str) -> str:
     """Empty if a socket listens at the default places of containerd's and CRI-O's NRI (proc_net(5), unix).
     Connecting is no alternative: the runtime would complain about a plugin that never registers."""
-    sockets = (host.files.read("/proc/1/net/unix", _TEXT_LIMIT) or b"").decode("utf-8", "replace")
-    for words in map(str.split, sockets.splitlines()):
-        if len(words) == _UNIX_FIELDS and words[-1] in _NRI_SOCKETS and int(words[3], 16) & _LISTENS:
-            return ""
+    if _NRI_LISTENS.search(host.files.read("/proc/1/net/unix", _TEXT_LIMIT) or b""):
+        return ""
     with suppress(InstallerError):
         status = host.cri.status(endpoint, _RUNTIME_SECONDS)
-        return f"{status.name} {status.version} does not listen at {_NRI_SOCKETS[0]}"
-    return f"nothing listens at {_NRI_SOCKETS[0]}"
+        return f"{status.name} {status.version} does not listen at {_NRI_SOCKET}"
+    return f"nothing listens at {_NRI_SOCKET}"
 
 
 def _kubelet_version(host: Host, snapshot: HostSnapshot) -> str:
