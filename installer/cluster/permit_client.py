@@ -97,7 +97,8 @@ class PermitClient:
                 move = rollout.next_move()
                 # A node that may not begin is not a canary, so this comes before the breaker is written.
                 if needs_successor and isinstance(move, TakePermit | WriteBreaker):
-                    if why := self._misses_successor():
+                    _resources, why = self._read_resources()
+                    if why:
                         return self._answer(Wait(why, "", _RESOURCE_PAUSE, _RESOURCE_PAUSE))
                     needs_successor = False
                 if isinstance(move, TakePermit):
@@ -239,11 +240,6 @@ class PermitClient:
 
     # -- what follows cri-resmgr --------------------------------------------------------------
 
-    def _misses_successor(self) -> str:
-        """Return why no NRI plugin could serve this node, empty if one could. Raises _FailedError."""
-        resources, why = self._read_resources()
-        return why or ("" if resources else describe_missing(self._rules.successor))
-
     def _await_successor(self, seconds: float) -> tuple[str, bool]:
         """Return why no NRI plugin serves this node, empty if one does; and whether that is final, because
         one has tried or the seconds are over. Raises _FailedError."""
@@ -252,7 +248,7 @@ class PermitClient:
         return f"cri-resmgr is removed, and {why}" if why else "", has_tried or seconds <= 0
 
     def _read_resources(self) -> tuple[list[Mapping[str, Any]], str]:
-        """Return those that are for this node, or why they cannot be read. Raises _FailedError."""
+        """Return those that are for this node, or why no NRI plugin could serve it. Raises _FailedError."""
         node = _checked(self._call("GET", f"{_NODES_PATH}/{self._me.node}?resourceVersion=0"))
         found = list[Mapping[str, Any]]()
         for paths in resource_paths(self._rules.successor, node):
@@ -262,11 +258,9 @@ class PermitClient:
                     found.append(answer.body)
                     break
                 if answer.code != _NOT_FOUND:
-                    return (
-                        [],
-                        f"the API server does not return the resources of NRI plugins: {answer.failure}",
-                    )
-        return found, ""
+                    what = "the API server does not return the resources of NRI plugins"
+                    return [], f"{what}: {answer.failure}"
+        return found, "" if found else describe_missing(self._rules.successor)
 
     def _release(self, name: str, version: str) -> bool:
         """Give the permit back, and return whether it is no longer ours. One that was written since is
