@@ -204,7 +204,7 @@ def _news(before: Member, after: Member, reply: SyncReply) -> Iterator[Event]:
         data = {"permit": after.held.name if after.held else ""}
         if permit.granted:
             name = f", with {permit.permit}" if permit.permit else ""
-            yield Event("permit.granted", f"this node may begin{name}", data)
+            yield Event("permit.granted", f"this node may start planned work{name}", data)
         elif permit.why and permit.why != before.why:
             yield Event("permit.waiting", f"{permit.why}{permit.detail}", data)
         if permit.tripped:

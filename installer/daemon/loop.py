@@ -292,7 +292,7 @@ class Daemon:
         if found is None:
             return
         action, log = found
-        decision = Decision(action, "begun by an earlier daemon")
+        decision = Decision(action, "started by an earlier daemon")
         _reader, job = self._prepare(decision, self._look(full=True), by_another=True)
         self._child = self._passes.follow(log, job)
 

@@ -83,7 +83,7 @@ def _generation_lines(generation: Generation, color: bool) -> Iterator[str]:
         generation.has or generation.awaits
     )
     if generation.begun:
-        yield f"    begun {generation.begun}: {canaries}{missing}{passed}"
+        yield f"    started {generation.begun}: {canaries}{missing}{passed}"
     elif not generation.has:
         yield "    no node has started it"
     if generation.stopped:

@@ -116,7 +116,7 @@ def test_a_container_that_starts_again_follows_the_pass_that_it_finds(world: Wor
         pod.kill()
         pod.start()
         within(SOON, lambda: bool(pod.of("pass.started")))
-        assert pod.of("pass.started")[0]["why"] == "begun by an earlier daemon"
+        assert pod.of("pass.started")[0]["why"] == "started by an earlier daemon"
         assert at_work(world)
         let_go()
         world.settle(pod)
