@@ -131,7 +131,7 @@ def test_others_conditions_are_refused(scene: Robbed) -> None:
     conditions = [{"type": "Ready", "status": "False"}]
     path = f"{NODES}/{OURS}/status"
     answer = refused(scene, "PATCH", path, {"status": {"conditions": conditions}}, "strategic-merge")
-    assert "its own condition" in answer.says
+    assert "the installer's condition" in answer.says
 
 
 @pytest.mark.parametrize("name", ["permit-x", "permit-1000", "permit-00", "fleets", "breaker-x", "breaker-"])
@@ -211,7 +211,7 @@ def test_another_nodes_permit_is_neither_given_back_nor_taken(scene: Robbed, hel
         later,
     ):
         answer = refused(scene, "PATCH", held, {"spec": spec})
-        assert "another node's permit" in answer.says or "only for the node" in answer.says
+        assert "another node's permit" in answer.says or "only for its own node" in answer.says
 
 
 def test_a_permit_that_is_claimed_for_later_does_not_come_free_before(scene: Robbed, held: str) -> None:

@@ -39,10 +39,10 @@
 
 {{- define "cri-resmgr-installer.cel.namesNode" -}}
 - expression: variables.nodeName != '' && variables.nodeUid != ''
-  message: "the token of this pod does not say on which node it is: that needs Kubernetes 1.30 or later"
+  message: "the token of this pod does not name its node: that needs Kubernetes 1.30 or later"
 {{- end -}}
 
 {{- define "cri-resmgr-installer.cel.ofOwnNode" -}}
 - expression: object.metadata.name == variables.nodeName && object.metadata.uid == variables.nodeUid
-  message: {{ . }} may write only the Node that it is on
+  message: {{ . }} may write only its own Node
 {{- end -}}
