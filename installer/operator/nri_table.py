@@ -38,11 +38,6 @@ class Row(NamedTuple):
     grade: Grade
     note: str
 
-    def find_places(self, path: KeyPath, value: Any) -> tuple[KeyPath, ...] | None:
-        """Return where the value goes, or None if the row is not for it."""
-        found = self.source.fullmatch("\0".join(path)) if self.values.fullmatch(str(value)) else None
-        return tuple(tuple((each % found.groups()).split("\0")) for each in self.targets) if found else None
-
 
 @dataclass(frozen=True, slots=True)
 class Table:
@@ -65,8 +60,11 @@ class Table:
 
 def find_row(rows: Iterable[Row], path: KeyPath, value: Any) -> tuple[Row, tuple[KeyPath, ...]]:
     """Return the first row that is for the value, and where the value goes. The last row must match all."""
-    found = ((row, row.find_places(path, value)) for row in rows)
-    return next((row, places) for row, places in found if places is not None)
+    for row in rows:
+        found = row.source.fullmatch("\0".join(path)) if row.values.fullmatch(str(value)) else None
+        if found is not None:
+            return row, tuple(tuple((each % found.groups()).split("\0")) for each in row.targets)
+    raise LookupError(path)
 
 
 @cache
