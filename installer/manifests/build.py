@@ -142,7 +142,7 @@ def _rights(inputs: ManifestInputs) -> Objects:
 
 
 def _agent(inputs: ManifestInputs) -> Objects:
-    """Build the agent, and what it reads: every ConfigMap of its namespace, and people's Adjustments there.
+    """Build the agent, and what it reads: every ConfigMap of its namespace, and users' Adjustments there.
     Both would be deleted with the namespace or their definition, so these are kept. A namespace that the
     operator names exists already."""
     values, kept = inputs.values, _metadata(inputs, kept=True)

@@ -176,7 +176,7 @@ class UpdateStrategy(_Section):
 
 
 class Agent(_Section):
-    """cri-resmgr-agent, which delivers the dynamic configs and people's Adjustments to the nodes.
+    """cri-resmgr-agent, which delivers the dynamic configs and users' Adjustments to the nodes.
     `namespace`: where it reads both; empty: a namespace of its own."""
 
     enabled: bool = False
