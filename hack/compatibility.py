@@ -38,15 +38,15 @@ CHECKS = {
     "own Python": "the program runs on the Python and the PyGObject of the node's distribution",
     "install": "a bare node is installed, and kubelet is healthy on the relay",
     "no-op": "a second installation changes and restarts nothing",
-    "upgrade": "a new version comes, and kubelet is not restarted",
-    "bad upgrade": "a version that does not start is undone, and the last good one serves",
+    "upgrade": "a new version is installed without a restart of kubelet",
+    "bad upgrade": "a version that does not start is rolled back to the last good one",
     "policy switch": "containers keep their weight through policies, and get their CPUs back",
     "kill": "the program or the node is killed at some instant, and the next run finishes the work",
     "boot with a dead proxy": "kubelet starts in time, without the proxy",
-    "frozen proxy": "a proxy that does not answer any more is restarted",
-    "remove": "kubelet is on its own endpoint, and nothing of ours is left",
-    "exactness": "every file, owner, mode and time is as it was before us",
-    "words": "`status` and `history` say what is so",
+    "frozen proxy": "a proxy that stops answering is restarted",
+    "remove": "kubelet is on its base endpoint, and nothing of the installer is left",
+    "exactness": "every file, owner, mode and time is as it was before",
+    "words": "`status` and `history` report what is true",
 }
 
 HEAD = f"""\

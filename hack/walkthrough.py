@@ -55,7 +55,7 @@ class Walkthrough:
         if code == 128 + signal.SIGINT:  # Ctrl-C reaches the command before it reaches us
             raise KeyboardInterrupt
         if code != expect:
-            raise BrokenPromiseError(f"{argv[0]} was to exit with {expect}, not {code}")
+            raise BrokenPromiseError(f"{argv[0]} should have exited with {expect}, not {code}")
 
     def invocations(self) -> tuple[str, str]:
         return self.host.show(KUBELET, "InvocationID"), self.host.show(PROXY, "InvocationID")
@@ -74,13 +74,13 @@ def walk(tour: Walkthrough) -> None:
     host = tour.host
     before = snapshot(host)
 
-    title("What would be done on this kubeadm node, and then doing it")
+    title("On a kubeadm node: plan, then install")
     tour.installer("plan", expect=3)
     tour.installer("install", expect=0)
     tour.installer("status", expect=0)
     tour.expect("kubelet runs on the relay", "cri-resmgr.sock" in running_endpoint(host))
 
-    title("Once more: nothing to do, nothing done")
+    title("Run it again: nothing to do, nothing done")
     units = tour.invocations()
     tour.installer("install", expect=0)
     tour.expect("neither unit was restarted", tour.invocations() == units)
@@ -91,9 +91,9 @@ def walk(tour: Walkthrough) -> None:
     tour.installer("install", expect=0)
     kubelet, proxy = tour.invocations()
     tour.expect("kubelet was not restarted", kubelet == units[0])
-    tour.expect("the proxy was", proxy != units[1])
+    tour.expect("the proxy was restarted", proxy != units[1])
 
-    title("A new version that crashes after a second: the good one comes back")
+    title("A new version crashes after a second: the installer rolls back")
     tour.installer("install", expect=5, payload=tour.crashing)
     tour.expect("kubelet was not restarted", tour.invocations()[0] == kubelet)
     tour.expect("the proxy runs", host.show(PROXY, "ActiveState") == "active")
@@ -106,15 +106,15 @@ def walk(tour: Walkthrough) -> None:
     tour.installer("remove", expect=0)
     wait_healthy(host)
     left = difference(before, snapshot(host))
-    print("\n".join(left) or "  the host's files and units are what they were", flush=True)
+    print("\n".join(left) or "  the host's files and units are as they were before", flush=True)
     tour.expect("nothing differs from before the first install", not left)
 
 
 def boot_without_proxy(tour: Walkthrough) -> None:
     host = tour.host
-    title("A reboot with a proxy that does not start, and no installer anywhere")
+    title("Reboot without the installer, with a proxy that does not start")
     if real.named("cri-resmgr"):
-        print("  skipped: the real cri-resmgr cannot be told not to start", flush=True)
+        print("  skipped: the real cri-resmgr cannot be made to fail at its start", flush=True)
         return
     fault = host.disk / "etc/standin-cri-resmgr.json"
     fault.write_text('{"startup": "exit"}')
@@ -135,7 +135,7 @@ def interrupted(number: int, _frame: FrameType | None) -> None:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="hack/demo", description="Shows the product on a host of its own.")
+    parser = argparse.ArgumentParser(prog="hack/demo", description="Shows the product on a throwaway host.")
     parser.add_argument("--keep", action="store_true", help="leave the host up at the end, until Ctrl-C")
     real.add_options(parser.add_argument, real.ON_HOSTS)
     bootstrap.add_option(parser.add_argument)
@@ -151,7 +151,7 @@ def main() -> int:
             install_kubelet(host, "kubeadm")
             tour = Walkthrough(host, Path(scratch))
             walk(tour)
-            print(f"\nThat was all, in {time.monotonic() - started:.0f} s.", flush=True)
+            print(f"\nDone in {time.monotonic() - started:.0f} s.", flush=True)
             if arguments.keep:
                 print(f"The host is up: nsenter -t {host.leader} -a bash -l; Ctrl-C here ends it.")
                 print(f"  payload {tour.payload}, configs {tour.configs}, host root {host.root}", flush=True)

@@ -170,7 +170,9 @@ def _add_host_verbs(add: Callable[[str, str, str], Parser]) -> None:
         verb.flag("--without-record", help=lost)
     for verb in (plan, install, remove):
         verb.flag("--despite-pause", help="proceed even if the node is paused")
-    history.add_argument("-n", "--lines", type=_count, default=20, metavar="COUNT", help="default: 20")
+    history.add_argument(
+        "-n", "--lines", type=_count, default=20, metavar="COUNT", help="how many changes; default: 20"
+    )
     status.add_argument(
         "--wait",
         type=_count,
@@ -276,7 +278,7 @@ def _add_translate(translate: Parser) -> None:
     translate.add_argument("--configs", metavar="DIR", default=argparse.SUPPRESS, help=configs)
     provider = "a Gardener user's configuration; see docs/gardener.md"
     translate.add_argument("--provider-config", type=Path, metavar="FILE", help=provider)
-    workloads = "instead, print `kubectl patch` for workloads with cri-resmgr's annotations"
+    workloads = "instead, print `kubectl patch` commands for workloads with cri-resmgr's annotations"
     translate.flag("--annotations", help=workloads)
 
 
