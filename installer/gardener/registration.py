@@ -33,14 +33,14 @@ CHART = (
     "templates/vpa.yaml",
 )
 _ELSEWHERE = {
-    "--mode": "`disabled` in the Shoot",
-    "--profile": "`profile` in --values",
-    "--nodes": "`nodes` in --values",
-    "--agent": "`agent.enabled` in --values",
-    "--managed-resource": "nothing: each Shoot has one",
-    "--monitoring": "the output of `manifests --monitoring`, in each Shoot that has the Prometheus operator",
+    "--mode": "set `disabled` in the Shoot",
+    "--profile": "set `profile` in --values",
+    "--nodes": "set `nodes` in --values",
+    "--agent": "set `agent.enabled` in --values",
+    "--managed-resource": "leave it out: each Shoot has one",
+    "--monitoring": "apply the output of `manifests --monitoring` in each Shoot with the Prometheus operator",
 }
-"""Options that shape the objects of a Shoot, and where to set the same for all Shoots."""
+"""Options that shape the objects of a Shoot, and how to get the same for all Shoots."""
 _NAME = "gardener-extension-cri-resmgr"
 
 
@@ -53,16 +53,16 @@ def render_registration(options: ManifestOptions, warn: Callable[[str], None] = 
     own = [each for each in options.images if not each.startswith("extension=")]
     controllers = [each.partition("=")[2] for each in options.images if each.startswith("extension=")]
     faults = [
-        f"{option}: is not read here; give it as {where}"
-        for option, where in _ELSEWHERE.items()
+        f"{option}: has no effect on a registration; {instead}"
+        for option, instead in _ELSEWHERE.items()
         if getattr(options, option.removeprefix("--").replace("-", "_"))
     ]
     if options.provider_configs:
         faults.append(
-            "--provider-config: is not read here; add its values to those of the ControllerDeployment"
+            "--provider-config: has no effect on a registration; add its values to the ControllerDeployment"
         )
     if options.chart_ref and options.registers_for == "v1beta1":
-        faults.append("--chart-ref: needs Gardener 1.96 or later; leave --for v1beta1 out")
+        faults.append("--chart-ref: needs Gardener 1.96 or later; leave out --for v1beta1")
     if options.registers_for == "operator" and not options.chart_ref:
         faults.append("--chart-ref REFERENCE: must be given with --for operator; it says where the chart is")
     if len(controllers) != 1:

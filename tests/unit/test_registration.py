@@ -310,7 +310,7 @@ def test_a_changed_value_is_a_new_pod() -> None:
     [
         (
             ManifestOptions(images=(NODES, f"extension={CONTROLLER}"), nodes="n1", profile="restricted"),
-            "--profile: is not read here; give it as `profile` in --values\n--nodes: is not read here",
+            "--profile: has no effect on a registration; set `profile` in --values\n--nodes: has no effect",
         ),
         (ManifestOptions(images=(NODES,)), "--image extension=REFERENCE: must be given once"),
         (
@@ -333,7 +333,7 @@ def test_a_changed_value_is_a_new_pod() -> None:
         (ManifestOptions(images=(NODES, "extension=registry.example.org:5000/x")), "needs a tag or a digest"),
         (
             ManifestOptions(images=(NODES, f"extension={CONTROLLER}"), provider_configs=(Path("x"),)),
-            "--provider-config: is not read here",
+            "--provider-config: has no effect on a registration",
         ),
     ],
 )
