@@ -46,13 +46,13 @@ class Return:
         return f"restore {self.what}: {self.before} -> {self.value}"
 
 
-def used_before(snapshot: HostSnapshot) -> frozenset[Control]:
+def _used_before(snapshot: HostSnapshot) -> frozenset[Control]:
     """By the configurations on the host: whatever they set may be set already."""
     contents = (snapshot.files.get(path, ABSENT).content for path in paths.CONFIG_FILES)
     return controls_of(filter(None, contents), snapshot.cache)
 
 
-def used_by(desired: Desired, cache: ProxyCache) -> frozenset[Control]:
+def _used_by(desired: Desired, cache: ProxyCache) -> frozenset[Control]:
     """By the configurations that should be on the host."""
     contents = [file.content for file in desired.files if file.path in paths.CONFIG_FILES]
     texts = [content for content in contents if isinstance(content, bytes)]
@@ -64,19 +64,19 @@ def due_controls(claimed: Originals, desired: Desired, snapshot: HostSnapshot) -
     """What to restore once `desired` is in place. A removal also looks for traces of cri-resmgr itself: it
     may have run before originals were kept, or with an agent's configuration."""
     if desired.proxy is None:
-        traced = {Control.RESCTRL, Control.CPU_FREQUENCY, *used_before(snapshot)}
+        traced = {Control.RESCTRL, Control.CPU_FREQUENCY, *_used_before(snapshot)}
         return {control: claimed.get(control, {}) for control in sorted(traced | claimed.keys())}
     if not claimed:
         return {}
-    used = used_by(desired, snapshot.cache)
+    used = _used_by(desired, snapshot.cache)
     return {control: originals for control, originals in claimed.items() if control not in used}
 
 
 def claim_controls(claimed: Originals, desired: Desired, snapshot: HostSnapshot, files: Files) -> Originals:
     """`claimed`, plus the originals of what `desired` sets for the first time on this host."""
-    used = used_by(desired, snapshot.cache)
+    used = _used_by(desired, snapshot.cache)
     new = used - claimed.keys()
-    known = new - used_before(snapshot) if new else new
+    known = new - _used_before(snapshot) if new else new
     return {**claimed, **{control: _originals(control, files) for control in sorted(known)}}
 
 

@@ -1,5 +1,5 @@
-"""The table of what each key of cri-resmgr's configuration becomes (templates/nri-plugins.yaml), and the
-conversions of single values that it names."""
+"""The table of what each key of cri-resmgr's configuration, and each of its annotations, becomes
+(templates/nri-plugins.yaml), and the conversions of single values that it names."""
 
 from __future__ import annotations
 
