@@ -23,6 +23,7 @@ from tests.lib.converged import (
     DESIRED,
     DROP_IN,
     FILES,
+    KUBELET,
     PROXY,
     RECORD,
     process,
@@ -31,6 +32,8 @@ from tests.lib.converged import (
 )
 from tests.lib.rules import rule
 from tests.lib.snapshots import but
+
+UNIT_OF_KUBELET = "/etc/systemd/system/kubelet.service"
 
 
 def with_file(path: str, state: FileState) -> HostSnapshot:
@@ -178,10 +181,60 @@ def test_r4_an_unhealthy_kubelet_restarts_only_if_its_relay_is_silent_as_well(
     assert actions(host)[1] is expected
 
 
-def test_a_kubelet_that_is_stopping_is_not_running() -> None:
-    stopping = replace(CONVERGED.kubelet.unit, active_state="deactivating")
-    [unit] = diff(DESIRED, but(CONVERGED, kubelet=stopping), RECORD).units
-    assert (unit.part, unit.why) == (Part.KUBELET, ("it is not running",))
+@pytest.mark.parametrize("part", [Part.PROXY, Part.KUBELET])
+def test_a_unit_that_is_stopping_is_not_running(part: Part) -> None:
+    is_proxy = part is Part.PROXY
+    stopping = replace((CONVERGED.proxy if is_proxy else CONVERGED.kubelet).unit, active_state="deactivating")
+    [unit] = diff(DESIRED, but(CONVERGED, **{part.value: stopping}), RECORD).units
+    assert (unit.part, unit.action, unit.why) == (part, UnitAction.RESTART, ("it is not running",))
+
+
+def test_whatever_stands_at_the_path_of_a_file_is_named() -> None:
+    state = FileState(Kind.DIRECTORY, 0o755)
+    [change] = diff(DESIRED, with_file(paths.FALLBACK_CONFIG, state), RECORD).files
+    assert (change.verb, change.why) == (Verb.CHANGE, "is a directory")
+
+
+def test_a_deleted_file_of_options_counts_as_read() -> None:
+    """A start without it has other options; without any other file it would have failed."""
+    options = wanted(paths.EXTRA_OPTIONS, b"--metrics-interval=5s", Part.PROXY)
+    desired = replace(DESIRED, files=(*FILES, options))
+    assert actions(with_file(paths.EXTRA_OPTIONS, there(b"--metrics-interval=5s")), desired=desired)[0] is (
+        UnitAction.NOTHING
+    )
+    assert actions(CONVERGED, desired=desired)[0] is UnitAction.RESTART
+
+
+@rule("R8")
+@pytest.mark.parametrize(("generation", "expected"), [("g2", UnitAction.RESTART), ("", UnitAction.NOTHING)])
+def test_r8_a_kubelet_with_our_lines_restarts_when_an_earlier_installation_returns(
+    generation: str, expected: UnitAction
+) -> None:
+    """Its kubelet carries no generation, whatever its endpoint is."""
+    unit = replace(KUBELET.unit, generation="", unit_digest="")
+    desired = replace(DESIRED, kubelet=replace(KUBELET, unit=unit))
+    assert actions(but(CONVERGED, kubelet_process=process(generation)), desired=desired)[1] is expected
+
+
+@rule("R7")
+@pytest.mark.parametrize(("invocation", "expected"), [("i2", UnitAction.RESTART), ("i1", UnitAction.NOTHING)])
+def test_r7_a_removal_restarts_a_kubelet_that_read_a_configuration_which_was_repaired_since(
+    invocation: str, expected: UnitAction
+) -> None:
+    owing = replace(RECORD, owed={"kubelet.service": invocation})
+    assert actions(but(CONVERGED, on_relay=False), owing, Desired())[1] is expected
+
+
+@rule("R2")
+@pytest.mark.parametrize("needs_reload", [False, True])
+def test_a_removal_reloads_for_a_repaired_unit_of_kubelet_only_if_systemd_has_not_read_it(
+    needs_reload: bool,
+) -> None:
+    repaired = Owned(Part.KUBELET, before=there(b"repaired"), wrote=("theirs",))
+    unit = replace(CONVERGED.kubelet.unit, environment=(), need_daemon_reload=needs_reload)
+    left = but(removed(), kubelet=unit, files={UNIT_OF_KUBELET: repaired.before})
+    change = diff(Desired(), left, Record(owned={UNIT_OF_KUBELET: repaired})).unit(Part.KUBELET)
+    assert (change is not None and change.daemon_reload) is needs_reload
 
 
 def test_kubelet_that_the_guard_kept_on_its_base_endpoint_is_moved_back() -> None:
