@@ -189,6 +189,11 @@ def test_a_unit_that_is_stopping_is_not_running(part: Part) -> None:
     assert (unit.part, unit.action, unit.why) == (part, UnitAction.RESTART, ("it is not running",))
 
 
+def test_a_kubelet_whose_process_has_just_ended_is_not_running() -> None:
+    [unit] = diff(DESIRED, but(CONVERGED, kubelet_process=None, on_relay=False), RECORD).units
+    assert (unit.part, unit.why) == (Part.KUBELET, ("it is not running",))
+
+
 def test_whatever_stands_at_the_path_of_a_file_is_named() -> None:
     state = FileState(Kind.DIRECTORY, 0o755)
     [change] = diff(DESIRED, with_file(paths.FALLBACK_CONFIG, state), RECORD).files

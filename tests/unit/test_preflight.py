@@ -12,7 +12,7 @@ from installer.inputs.configs import Configs
 from installer.inputs.load import Inputs, Request
 from installer.inputs.payload import Payload
 from installer.inputs.policy import Asked
-from installer.inputs.settings import KubeletSettings, ProxySettings, Settings
+from installer.inputs.settings import KubeletSettings, ProxySettings, RemovalSettings, Settings
 from installer.model import paths
 from installer.model.host import (
     ABSENT,
@@ -94,11 +94,8 @@ def with_machine(**facts: Any) -> HostSnapshot:
     return replace(FACTS, machine=replace(FACTS.machine, **facts))
 
 
-def inputs(
-    settings: Settings, configs: Configs, payload: Payload = PAYLOAD, *, accept_pending: bool = False
-) -> Inputs:
-    request = Request(Mode.INSTALL, settings, Path("/payload"), accept_pending=accept_pending)
-    return Inputs(request, payload, configs)
+def inputs(settings: Settings, configs: Configs, payload: Payload = PAYLOAD, **request: Any) -> Inputs:
+    return Inputs(Request(Mode.INSTALL, settings, Path("/payload"), **request), payload, configs)
 
 
 def check_host(
@@ -123,10 +120,10 @@ def change(
     policies: tuple[str, str] = ("none", "None"),
     changes: Changes = INSTALL,
     proxy: str = "not-found",
-    accept_pending: bool = False,
     moved: bool = False,
+    **request: Any,
 ) -> list[Finding]:
-    given = inputs(settings, configs or Configs(), accept_pending=accept_pending)
+    given = inputs(settings, configs or Configs(), **request)
     unit = UnitState(paths.PROXY_UNIT, proxy)
     seen = replace(snapshot, proxy=ProxySnapshot(unit), probe=probe)
     text = given.configs.fallback or f"policy:\n  Active: {given.configs.asked.policy}\n".encode()
@@ -477,6 +474,31 @@ def drop_in_lies_there(content: bytes) -> Changes:
 
 
 OLDER, OLDER_DIGEST = with_header(b"# @HEADER@\n[Service]\nEnvironment=CRI_RESMGR_INSTALLER_UNIT=@DIGEST@\n")
+
+
+@pytest.mark.parametrize(
+    ("policies", "said"), [(("none", "None"), ""), (("static", "Static"), "CPU and memory managers would")]
+)
+def test_no_plugin_follows_where_kubelet_places_containers_itself(
+    policies: tuple[str, str], said: str
+) -> None:
+    settings = Settings(removal=RemovalSettings(successor="nri"))
+    request = Request(Mode.REMOVE, settings, Path("/payload"))
+    kubelet = replace(ANALYSIS, policies=policies)
+    snapshot = replace(FACTS, probe=PROBE)
+    found = preflight.check(Facts(Inputs(request, PAYLOAD, Configs()), snapshot, kubelet, Desired(), INSTALL))
+    assert codes(found) == ["successor-not-ready"] * bool(said)
+    assert all(said in finding.message for finding in found)
+
+
+def test_a_process_that_answers_in_kubelets_place_is_named_by_its_address() -> None:
+    facts = replace(FACTS, kubelet=KubeletSnapshot(KUBELET, foreign_healthz=True))
+    found = change(facts)
+    assert codes(found) == ["healthz-foreign"]
+    assert "http://127.0.0.1:10248/healthz" in found[0].message
+    assert ":10248" in found[0].hint
+
+
 NO_FILES = replace(INSTALL, files=())
 
 
@@ -504,6 +526,13 @@ def test_somebody_elses_pending_edit_is_not_made_live(
     accepted = change(with_unit(unit), changes=changes, accept_pending=True)
     assert codes(accepted) == []
     assert codes(accepted, Severity.WARN) == ["pending-reload"] * refused
+
+
+def test_a_takeover_makes_an_edit_live_only_where_an_interrupted_run_has_moved_kubelet() -> None:
+    pending = with_unit(PENDING)
+    assert codes(change(pending, take_over=True)) == ["pending-reload"]
+    assert codes(change(pending, take_over=True, moved=True)) == []
+    assert codes(change(pending, moved=True)) == ["pending-reload"]
 
 
 def test_all_refusals_come_at_once() -> None:
