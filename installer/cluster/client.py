@@ -81,7 +81,7 @@ class ClusterClient(Cluster):
         reply = self._run(SyncRequest(self.member.context, evidence=True), SYNC_SECONDS + _GRACE)
         if reply.evidence is not None:
             return reply.evidence.certain, reply.evidence.why
-        why = reply.parts.get("process", ("", "its answer cannot be parsed"))[1]
+        why = reply.parts.get("sync", ("", "its answer cannot be parsed"))[1]
         return False, f"the API server was not reached: {why}"
 
     def end(self) -> None:
@@ -192,7 +192,7 @@ def _parse_reply(request: SyncRequest, output: str, code: int | None) -> SyncRep
 def _build_loss(request: SyncRequest, why: str) -> SyncReply:
     asked = request.begin is not None or request.end is not None
     permit = PermitAnswer(why=f"the API server was not reached: {why}", failed=True) if asked else None
-    return SyncReply({"process": ("failed", why)}, permit=permit)
+    return SyncReply({"sync": ("failed", why)}, permit=permit)
 
 
 # -- the log ------------------------------------------------------------------------------
@@ -214,7 +214,7 @@ def _news(before: Member, after: Member, reply: SyncReply) -> Iterator[Event]:
 
 def _failures(before: Member, reply: SyncReply) -> Iterator[Event]:
     """Report each kind of failure once, until it is over: the daemon also works without the API server."""
-    parts, said = {"process": OK, **reply.parts}, set(before.parts.values())
+    parts, said = {"sync": OK, **reply.parts}, set(before.parts.values())
     for result, kind, what in (
         ("denied", "cluster.denied", "the API server denies requests for"),
         ("failed", "cluster.unreachable", "requests to the API server fail for"),

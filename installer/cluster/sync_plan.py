@@ -68,7 +68,7 @@ def _build_end(member: Member, returned: Held | None, now: float, *, knows_none:
 def last_sync(before: Member, now: float) -> SyncRequest | None:
     """When the daemon ends: what was not reported, and the permit, if it is no longer needed."""
     unsent = (*(before.in_flight.events if before.in_flight else ()), *before.events)
-    reached = any(result == "ok" for part, (result, _) in before.parts.items() if part != "process")
+    reached = any(result == "ok" for part, (result, _) in before.parts.items() if part != "sync")
     request = SyncRequest(before.context, FIRST_SECONDS - 0.5)
     reports = before.owes_state and before.is_lasting
     if reached and ((unsent and before.is_allowed("events")) or reports):
@@ -84,8 +84,8 @@ def receive(before: Member, now: float, chance: float, reply: SyncReply) -> Memb
     """Take in the reply to the sync `in_flight`. `chance`, within 0 and 1, keeps the nodes of a fleet out of
     step."""
     request = before.in_flight or SyncRequest(before.context)
-    parts = {"process": OK, **reply.parts}
-    lost = parts["process"][0] != "ok" and request.concerns_node
+    parts = {"sync": OK, **reply.parts}
+    lost = parts["sync"][0] != "ok" and request.concerns_node
     unread = parts["node"][0] != "ok" if "node" in parts else lost or before.unread
     paused = reply.node.paused if reply.node else None
     unsent = (*request.events[reply.sent :], *before.events)[-EVENTS_KEPT:]
@@ -112,7 +112,7 @@ def _take_status(
 ) -> Member:
     """Note what our Node says of us now, as far as we know."""
     written = [parts[part][0] == "ok" for part in ("annotation", "condition") if part in parts]
-    if parts["process"][0] != "ok" and request.status:
+    if parts["sync"][0] != "ok" and request.status:
         return replace(member, known={})  # it may have been written
     known = known or member.known
     if not written:
@@ -182,7 +182,7 @@ def _schedule(
 ) -> Member:
     """Schedule what is tried again, and what is due without a change."""
     bad, periods = {part for part, (result, _) in parts.items() if result != "ok"}, before.periods
-    lost = "process" in bad and request.concerns_node
+    lost = "sync" in bad and request.concerns_node
     again = {Due.NODE} if "node" in bad or lost else set[Due]()
     unwritten = any(parts.get(part, OK)[0] == "failed" for part in ("annotation", "condition"))
     again |= {Due.REPORT} if "events" in bad or unwritten or lost else set()

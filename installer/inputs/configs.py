@@ -294,7 +294,7 @@ def parse_extra_options(text: str) -> tuple[str, ...]:
     try:
         words = split_words(assignments["EXTRA_OPTIONS"])
     except ValueError as error:
-        raise ValueError(f"{number}: in the value, {error}") from None
+        raise ValueError(f"{number}: in the value: {error}") from None
     if words and not words[0].startswith("-"):
         raise ValueError(f"{number}: {shown(words[0])} is not a flag; cri-resmgr takes flags only")
     if "--" in words or "-" in words:
@@ -311,13 +311,13 @@ def _only_line(text: str) -> tuple[int, str]:
             if stripped.endswith("\\"):
                 # Up to systemd 253 the next line belongs to the comment; later it does not.
                 raise ValueError(
-                    f"{number}: a comment that ends with a backslash may join it with the next line"
+                    f"{number}: a backslash at the end of a comment may join it with the next line"
                 )
         elif stripped:
             if not re.match(r"EXTRA_OPTIONS[ \t]*=", stripped):
                 raise ValueError(f"{number}: only one line EXTRA_OPTIONS=... is allowed in this file")
             if re.search(r"(?<!\\)(\\\\)*\\$", line):
-                raise ValueError(f"{number}: a backslash at its end continues the line; write it as one line")
+                raise ValueError(f"{number}: a backslash at the end continues the line; write it as one line")
             if found:
                 raise ValueError(f"{number}: a second EXTRA_OPTIONS= line; there must be exactly one")
             found = (number, stripped)

@@ -43,7 +43,7 @@ def shown(value: object) -> str:
 
 def kind(value: object) -> str:
     """`a mapping`, `a list`, `a string` ..."""
-    names = {"dict": "a mapping", "list": "a list", "str": "a string"}
+    names = {"dict": "a mapping", "list": "a list", "str": "a string", "int": "an integer"}
     name = type(value).__name__
     return names.get(name, f"a {name}")
 

@@ -83,7 +83,7 @@ class ProxySettings(_Section):
         if paths.same_endpoint(endpoint, paths.RELAY_ENDPOINT):
             raise ValueError("is the proxy's own relay socket; it must be the runtime's")
         if len(endpoint.removeprefix("unix://").encode()) > _SOCKET_PATH_LIMIT:
-            raise ValueError(f"is longer than the {_SOCKET_PATH_LIMIT} bytes that a socket's path may have")
+            raise ValueError(f"must have a path of at most {_SOCKET_PATH_LIMIT} bytes")
         return endpoint
 
 

@@ -60,7 +60,7 @@ def parse_document(content: bytes, name: str) -> Document:
     except yaml.YAMLError as error:
         raise InvalidInputError([_complaint(error, name)]) from None
     except _BAD_VALUE as error:
-        raise InvalidInputError([f"{name}: a value that does not fit its type: {error}"]) from None
+        raise InvalidInputError([f"{name}: a value does not fit its type: {error}"]) from None
     finally:
         loader.dispose()
     return Document(data, walk.lines, tuple(walk.faults), size)
@@ -93,7 +93,7 @@ def _check_events(events: Iterable[yaml.Event], name: str) -> None:
 
 def _too_large(name: str) -> InvalidInputError:
     limits = f"{_VALUES} values or {_SIZE >> 20} MiB"
-    return InvalidInputError([f"{name}: has more than {limits}, its aliases (`*`) included"])
+    return InvalidInputError([f"{name}: has more than {limits}, including its aliases (`*`)"])
 
 
 class _Extent(NamedTuple):
@@ -180,7 +180,7 @@ class _Walk:
             self._visit_mapping(node, path)
         elif node.tag.endswith((":int", ":float")) and len(node.value) > _NUMBER_LENGTH:
             where = f"{self._name}:{node.start_mark.line + 1}"
-            raise InvalidInputError([f"{where}: a number of {len(node.value)} characters"])
+            raise InvalidInputError([f"{where}: number too long ({len(node.value)} characters)"])
 
     def _visit_mapping(self, node: yaml.MappingNode, path: KeyPath) -> None:
         from yaml import ScalarNode

@@ -263,7 +263,7 @@ def _config_faults(configs: object) -> Iterable[Fault]:
     """Find what cri-resmgr would refuse in any of the texts. Values of a wrong type are reported
     elsewhere."""
     if isinstance(configs, Mapping) and sum(map(_size_of, configs.values())) > _SIZE:
-        yield ("configs",), f"have more than {_SIZE >> 20} MiB together, their YAML aliases (`*`) included"
+        yield ("configs",), f"have more than {_SIZE >> 20} MiB together, including their YAML aliases (`*`)"
         return
     for key, text in configs.items() if isinstance(configs, Mapping) else ():
         if isinstance(text, str) and isinstance(key, str) and is_config_key(key):

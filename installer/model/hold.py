@@ -61,10 +61,10 @@ def why_paused(file: bytes | None, memory: bytes | None) -> str:
     """
     if file is not None:
         reason = file.decode("utf-8", "replace").partition("\n")[0].strip()
-        return f"{PAUSE_FILE} exists{f' ({reason})' * bool(reason)}; delete that file to end it"
+        return f"{PAUSE_FILE} exists{f' ({reason})' * bool(reason)}; delete that file to end the pause"
     if annotation_pauses(memory):
-        end = f"`kubectl annotate node NODE {PAUSE_ANNOTATION}-`"
-        return f"by the node's annotation {PAUSE_ANNOTATION}, as last read from the API server; {end} ends it"
+        found = f"it has the annotation {PAUSE_ANNOTATION}, as last read from the API server"
+        return f"{found}; `kubectl annotate node NODE {PAUSE_ANNOTATION}-` ends the pause"
     return ""
 
 

@@ -72,7 +72,7 @@ def unadoptable(container: RunningContainer, cache: ProxyCache) -> str:
     if cache.foreign:
         return f"the proxy's cache has an unknown format (version {cache.version or 'unknown'})"
     if container.creation is None:
-        return "the runtime reports how it was created in an unknown format"
+        return "the runtime reports how the container was created in an unknown format"
     return ""
 
 
@@ -189,7 +189,8 @@ def check_lost(lost: tuple[Lost, ...]) -> None:
     """Raises StepFailedError for those that another adoption cannot help."""
     taken = [one.how for one in lost if not one.came_late]
     if taken:
-        message = f"the policy has taken weight from {len(taken)} containers: {name_some(taken, _SOME, '; ')}"
+        some = f"{len(taken)} container{'s' * (len(taken) > 1)}"
+        message = f"the policy has taken weight from {some}: {name_some(taken, _SOME, '; ')}"
         hint = "install with the policy none, or set proxy.existingContainers: refuse"
         raise StepFailedError(message, hint)
 

@@ -38,7 +38,7 @@ def await_calm(host: Host, emit: Emit) -> None:
         if not awaited:
             return
         if not told:
-            message = f"kubelet is starting {len(awaited)} containers: waiting for them before its restart"
+            message = f"the restart of kubelet waits for containers that it is starting: {len(awaited)}"
             emit(Event("kubelet.waits", message, {"containers": sorted(one.title for one in awaited)}))
         told = True
         host.clock.sleep(_CALM_POLL)

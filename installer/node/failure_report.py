@@ -163,8 +163,8 @@ def rolled_back(
         message += f"\nand afterwards: {unsaved.message}"
         what_next = f"This failure could not be recorded: {unsaved.hint}. Then run the same command again."
     else:
-        remedy = f"{failure.hint}. Then" if failure.hint else "Later"
-        what_next = f"{_NOT_BLAMED}. {remedy} run the same command again."
+        first = f"{failure.hint}. Then run" if failure.hint else "Run"
+        what_next = f"{_NOT_BLAMED}. {first} the same command again."
     return RolledBackError(_story(message, journal), f"{where}{kept}. {what_next}", remembered=blamed)
 
 

@@ -304,7 +304,7 @@ def analyse_kubelet(snapshot: HostSnapshot, settings: Settings) -> KubeletAnalys
 def _unknown(launch: Launch) -> Finding:
     return refusal(
         "kubelet-endpoint-unknown",
-        f"kubelet does not run, and only the script {launch.program} knows its endpoint",
+        f"kubelet is not running, and only the script {launch.program} knows its endpoint",
         "start kubelet, and run the same command again when it is up",
     )
 

@@ -115,8 +115,8 @@ class Reset:
             wrong.append(f"its memory nodes are {now.mems}, not {self.write.mems}")
         if self.write.shares and now.is_lower_than(self.write.shares):
             has = f"cpu.weight is {now.weight}" if now.weight else f"cpu.shares are {now.shares}"
-            wrong.append(f"its {has}, less than {self.write.shares} shares are")
-        return " and ".join(wrong)
+            wrong.append(f"its {has}, less than {self.write.shares} shares")
+        return "; ".join(wrong)
 
     def _differences(self) -> Iterator[str]:
         now = self.container.cgroup
@@ -166,7 +166,9 @@ def _reset(container: RunningContainer, cache: ProxyCache, managers: KubeletMana
     if container.created is None and known.request is None and not (known.weighed or container.asked):
         if not container.pinned and not now.is_lowest:
             return None
-        return Reset(container, problem="the runtime reports how it was created in an unknown format")
+        return Reset(
+            container, problem="the runtime reports how the container was created in an unknown format"
+        )
     wanted = _wanted(container, now, known, managers)
     write = CpuResources(
         cpus="" if same_list(now.cpus, wanted.cpus) else wanted.cpus,

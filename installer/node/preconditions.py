@@ -79,7 +79,7 @@ def check_allowed(request: Request, assessment: Assessment) -> None:
     needs = min(assessment.most_restarts, request.settings.kubelet.restarts_per_hour)
     if needs > request.restarts_left:
         times = f"{'would' if plan.restarts_kubelet else 'may'} have to restart{' twice' * (needs > 1)}"
-        raise KubeletKeptError(f"kubelet {times}: not allowed now: hourly restart limit", UNTOUCHED)
+        raise KubeletKeptError(f"kubelet {times}, which the hourly limit does not allow now", UNTOUCHED)
 
 
 def _planned_work(inputs: Inputs, assessment: Assessment, record: Record) -> PlannedWork:

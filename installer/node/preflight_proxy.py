@@ -218,9 +218,9 @@ def _check_repinning(facts: Facts) -> Iterable[Finding]:
     named = name_some(sorted(one.title for one in repinned), _CONTAINERS_NAMED)
     message = (
         f"the policy {policy.name} (from {policy.source}) would immediately re-pin {some} "
-        "that were not created through the proxy, or that its cache does not know"
-        + (", and cut their CPU weight to the minimum" if cut else "")
-        + f", until they are recreated: {named}"
+        "created outside the proxy or missing from its cache"
+        + (", and cut the CPU weight to the minimum" if cut else "")
+        + f", until recreated: {named}"
     )
     if adopts:
         reasons = "; ".join(sorted({why for _one, why in others}))

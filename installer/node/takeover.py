@@ -427,7 +427,7 @@ def _taken(earlier: Earlier) -> Iterable[Finding]:
     if earlier.lost:
         yield warning(
             "takeover-lost",
-            f"lines that name containerd were deleted from {where}; they are unknown, but probably were "
+            f"lines that name containerd were deleted from {where}; they are lost, but probably were "
             f"{', '.join(earlier.lost)}",
             "gardener-node-agent restores them with its next change of the unit; elsewhere, restore them by "
             "hand, as on a node that the other installer never touched",

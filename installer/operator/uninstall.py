@@ -163,7 +163,9 @@ def describe(target: Target, options: UninstallOptions) -> Iterator[Event]:
     yield Event("uninstall.plan", f"2. deletes the installer's objects with the label {chosen}:")
     for kind, names in _by_kind(target.owned).items():
         yield Event("uninstall.plan", f"     {kind}: {_some(names)}", {"kind": kind, "objects": names})
-    yield Event("uninstall.plan", "3. removes its annotations, label, condition and taint from every Node")
+    yield Event(
+        "uninstall.plan", "3. removes the installer's annotations, label, condition and taint from every Node"
+    )
     if target.adjustments:
         yield Event(
             "warning", f"{target.adjustments} Adjustments created by users are deleted with their definition"

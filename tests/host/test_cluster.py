@@ -168,7 +168,7 @@ def test_a_paused_node_is_not_even_installed(node: Node, server: ApiServer, tmp_
         within(SOON, lambda: "Paused" in reasons(server))
         assert running.excused_file.exists()  # liveness is content
         assert not node.path(BINARY).exists()
-        assert f"by the node's annotation {PAUSE_ANNOTATION}" in node.run("install", code=4).err
+        assert f"it has the annotation {PAUSE_ANNOTATION}" in node.run("install", code=4).err
         assert not node.path(BINARY).exists()
         assert running.end() == 0
         assert not running.excused_file.exists()

@@ -197,7 +197,7 @@ def test_containers_that_would_be_repinned(node: Node) -> None:
 
     node.command.set(proxy={"existingContainers": "refuse"})
     said = node.refused("repinning")
-    assert "2 running containers that were not created through the proxy" in said
+    assert "2 running containers created outside the proxy" in said
     assert "default/db-0/db-0, default/web-0/web-0" in said
     assert "known-0" not in said
     assert "recreate their pods" in said

@@ -135,7 +135,7 @@ def test_who_can_be_adopted() -> None:
     assert why(cache(), replace(UNKNOWN, id="bb")) == ""
     assert why(b"\0" * 9) == ""  # it is set aside
     assert "unknown format (version 2)" in why(cache(Version="2"))
-    assert "how it was created" in why(cache(), replace(UNKNOWN, created=None, creation=None))
+    assert "how the container was created" in why(cache(), replace(UNKNOWN, created=None, creation=None))
     assert why(cache(), replace(UNKNOWN, created=None)) == ""  # CRI-O
 
 
@@ -295,7 +295,7 @@ def test_a_restart_of_kubelet_waits_for_containers_that_it_is_starting(tmp_path:
     assert (said, fake.clock.time) == ([], 0.0)
     fake.cri.created = (UnstartedContainer("cc", "uid", "sidecar", "ns/web-0/sidecar"),)
     await_calm(fake.host, lambda event: said.append(event.message))
-    assert said == ["kubelet is starting 1 containers: waiting for them before its restart"]
+    assert said == ["the restart of kubelet waits for containers that it is starting: 1"]
     assert 9.0 <= fake.clock.time <= 11.0
     fake.cri.sockets[paths.RELAY_ENDPOINT] = "nobody answers"
     waited = fake.clock.time
@@ -392,7 +392,7 @@ def test_a_weight_that_is_lost_is_a_failure_and_the_cache_comes_back(tmp_path: P
         return real(endpoint, timeout)
 
     fake.cri.containers = cut  # type: ignore[method-assign]
-    with pytest.raises(StepFailedError, match=r"has taken weight from 1 containers: ns/web-0/web has 2"):
+    with pytest.raises(StepFailedError, match=r"has taken weight from 1 container: ns/web-0/web has 2"):
         carry_out(fake, StepKind.ADOPT, StepKind.CHECK_WEIGHTS)
     assert json.loads(text(tmp_path, paths.PROXY_CACHE) or b"") == json.loads(cache())
     assert text(tmp_path, OLD_CACHE) is None

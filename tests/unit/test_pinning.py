@@ -184,7 +184,7 @@ def test_with_cgroup_v2_either_formula_of_the_weight_will_do() -> None:
 
 def test_who_cannot_be_known_is_left_alone_and_named() -> None:
     assert "was not found" in problem(replace(STRANGER, cgroup=None))
-    assert "how it was created" in problem(replace(STRANGER, created=None))
+    assert "how the container was created" in problem(replace(STRANGER, created=None))
     assert problem(replace(STRANGER, created=None, cgroup=FREE)) == ""
     # What it was created with is not asked of a container whose request the cache has.
     assert written(replace(OWN, created=None), knows(500)) == CpuResources("0-3", "0-1", 512)
@@ -426,8 +426,8 @@ def test_a_runtime_that_does_nothing_is_not_believed(tmp_path: Path) -> None:
     fake.cri.ignores = True
     said = give_back(tmp_path, fake)
     assert {event.kind for event in said} == {"warning"}
-    assert "its CPUs are 1, not 0-3 and its memory nodes are 0, not 0-1" in said[0].message
-    assert "its cpu.shares are 2, less than 512 shares are" in said[0].message
+    assert "its CPUs are 1, not 0-3; its memory nodes are 0, not 0-1" in said[0].message
+    assert "its cpu.shares are 2, less than 512 shares" in said[0].message
 
 
 def test_a_runtime_that_is_away_does_not_stop_the_removal(tmp_path: Path) -> None:

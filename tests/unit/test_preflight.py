@@ -439,12 +439,12 @@ def test_who_can_be_adopted_is_refused_only_if_the_operator_wants_no_adoption() 
 @pytest.mark.parametrize(
     ("policy", "pins", "takes"),
     [
-        ("topology-aware", True, "and cut their CPU weight to the minimum"),
-        ("memtier", True, "and cut their CPU weight to the minimum"),
-        ("static-plus", True, "and cut their CPU weight to the minimum"),
-        ("balloons", True, "does not know, until they are recreated"),
-        ("static-pools", False, "does not know, until they are recreated"),
-        ("podpools", True, "does not know, until they are recreated"),
+        ("topology-aware", True, "and cut the CPU weight to the minimum"),
+        ("memtier", True, "and cut the CPU weight to the minimum"),
+        ("static-plus", True, "and cut the CPU weight to the minimum"),
+        ("balloons", True, "missing from its cache, until recreated"),
+        ("static-pools", False, "missing from its cache, until recreated"),
+        ("podpools", True, "missing from its cache, until recreated"),
         ("topology-aware", False, ""),
         ("balloons", False, ""),
         ("static", True, ""),

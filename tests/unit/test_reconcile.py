@@ -443,7 +443,7 @@ BY_FILE = (
     b"Kim replaces the disk\nand more\n",
     "/etc/cri-resmgr/pause exists (Kim replaces the disk)",
 )
-BY_ANNOTATION = (CLUSTER_MEMORY, b'{"paused": true, "uid": "u"}', "by the node's annotation")
+BY_ANNOTATION = (CLUSTER_MEMORY, b'{"paused": true, "uid": "u"}', "it has the annotation")
 
 
 @pytest.mark.parametrize(("path", "content", "why"), [BY_FILE, BY_ANNOTATION])

@@ -69,7 +69,7 @@ def test_a_start_that_may_be_slow_waits_until_both_restarts_are_left(watched: Da
     assert watched.restarts == []
     assert watched.node.on_relay
     assert watched.policy.state.phase == "limited"
-    assert waited(watched) == {"kubelet may have to restart twice: not allowed now: hourly restart limit"}
+    assert waited(watched) == {"kubelet may have to restart twice, which the hourly limit does not allow now"}
     watched.live(HOUR)
     assert watched.moves == [False, True]
     assert b"500m" in (watched.node.read(paths.FALLBACK_CONFIG) or b"")

@@ -102,7 +102,10 @@ def test_what_a_file_sets_is_taken_and_the_rest_stays(tmp_path: Path) -> None:
             "proxy: {runtimeEndpoint: 'unix:///run/cri-resmgr/cri-resmgr.sock'}",
             "proxy.runtimeEndpoint: is the proxy's own relay socket",
         ),
-        (f"proxy: {{runtimeEndpoint: 'unix:///{'x' * 107}'}}", "proxy.runtimeEndpoint: is longer than"),
+        (
+            f"proxy: {{runtimeEndpoint: 'unix:///{'x' * 107}'}}",
+            "proxy.runtimeEndpoint: must have a path of at most",
+        ),
         ("kubelet: {unit: kubelet}", "kubelet.unit: must be the name of a service"),
         ("kubelet: {unit: ../x.service}", "kubelet.unit: must be the name of a service"),
         ("kubelet: {unit: cri-resource-manager.service}", "kubelet.unit: is the proxy's own unit"),
@@ -164,7 +167,7 @@ def test_a_named_file_must_be_there(tmp_path: Path, name: str) -> None:
 
 def test_documents_that_multiply_or_contain_themselves_end_soon() -> None:
     layers = "".join(f"l{n}: &l{n} [{', '.join([f'*l{n - 1}'] * 9)}]\n" for n in range(1, 30))
-    many = ("settings.yaml: has more than 50000 values or 4 MiB, its aliases (`*`) included",)
+    many = ("settings.yaml: has more than 50000 values or 4 MiB, including its aliases (`*`)",)
     assert faults("l0: &l0 [x]\n" + layers) == many
     assert faults("proxy: &p\n  agent: *p\n") == (
         "settings.yaml:1: an alias refers to a value that contains it",
