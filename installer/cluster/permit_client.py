@@ -245,7 +245,7 @@ class PermitClient:
         one has tried or the seconds are over. Raises _FailedError."""
         resources, unread = self._read_resources()
         why, has_tried = (unread, False) if unread else judge(resources, self._me.node)
-        return f"cri-resmgr is removed, and {why}" if why else "", has_tried or seconds <= 0
+        return f"cri-resmgr is removed, but {why}" if why else "", has_tried or seconds <= 0
 
     def _read_resources(self) -> tuple[list[Mapping[str, Any]], str]:
         """Return those that are for this node, or why no NRI plugin could serve it. Raises _FailedError."""

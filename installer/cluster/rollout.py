@@ -193,12 +193,12 @@ class Rollout:
         if not breaker.passed:
             awaited = sorted(set(breaker.canaries) - breaker.succeeded)
             who = name_some(awaited, 3) if awaited else f"nodes with the label {RING}={CANARY}"
-            detail = f": canaries, {who}"
+            detail = f": the canaries ({who})"
             if soak:
                 return self._await_people(_OTHERS_FIRST, detail)
             return Wait(_OTHERS_FIRST, detail, _SHORTEST, self._queue_spread)  # they are soon through
         left = breaker.passed + soak - self.now
-        detail = f": canaries, which are watched for {left:.0f} s more"
+        detail = f": the canaries, which are watched for {left:.0f} s more"
         if left > all_poll_within(self.state.nodes):  # one may fail by then, or a person type `rollout retry`
             return self._await_people(_OTHERS_FIRST, detail)
         return Wait(_OTHERS_FIRST, detail, left, self._queue_spread) if left > 0 else None
@@ -233,7 +233,7 @@ class Rollout:
             return CheckHolder(old)
         if not choice.held:
             return self._await_people(_LOST)
-        permits_are = "the permit is" if self._limit == 1 else f"all {self._limit} permits are"
+        permits_are = "the only permit is" if self._limit == 1 else f"all {self._limit} permits are"
         by = name_some([permit.node or permit.name for permit in choice.held], 3)
         spread = max(_SHORTEST, 2 * self._queue_seconds)
-        return Wait(_OTHERS_FIRST, f": {permits_are} taken, by {by}", _SHORTEST / 2, spread)
+        return Wait(_OTHERS_FIRST, f": {permits_are} in use ({by})", _SHORTEST / 2, spread)

@@ -256,7 +256,7 @@ def _clean_hosts(api: KubeApi, target: Target, waiting: Waiting, emit: Emit) -> 
         # Where one exists already, an earlier run has created it.
         api.create_absent(CONFIG_MAPS, target.namespace, config_map)
         api.create_absent(DAEMON_SETS, target.namespace, daemon_set)
-        emit(Event("uninstall.removal", f"DaemonSet {target.namespace}/{_removal_of(target)} is at work"))
+        emit(Event("uninstall.removal", f"DaemonSet {target.namespace}/{_removal_of(target)} is running"))
     if removal := _removal_of(target):
         return waiting.until_clean(target.namespace, removal)
     return find_unclean(api)

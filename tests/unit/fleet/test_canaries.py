@@ -28,7 +28,7 @@ def test_the_others_wait_for_the_canary_and_while_it_is_watched(store: Store) ->
     a.end()
     answer = b.begin()
     assert (answer.granted, answer.why) == (False, "other nodes go first")
-    assert answer.detail == ": canaries, which are watched for 300 s more"
+    assert answer.detail == ": the canaries, which are watched for 300 s more"
     assert 20 <= answer.wait <= 60
     store.now += 250
     assert 50 <= b.begin().wait <= 54, "it need not ask before the end that is near"
@@ -81,7 +81,7 @@ def test_a_generation_that_restarts_nothing_is_not_watched(store: Store) -> None
     mild = replace(NEW, restarts_kubelet=False, soaks=False)
     assert a.begin(mild).canary
     waits = b.begin(mild)
-    assert (waits.why, waits.detail) == ("other nodes go first", ": canaries, a")
+    assert (waits.why, waits.detail) == ("other nodes go first", ": the canaries (a)")
     a.end(work=mild)
     assert b.begin(mild).granted
     assert store.holders() == []
@@ -101,13 +101,13 @@ def test_a_canary_that_waits_for_the_permit_is_one_all_the_same(store: Store) ->
     first, second = (Node(store, name, canary=True) for name in ("first", "second"))
     other, _, _ = trio(store)
     assert first.begin().canary
-    assert second.begin().detail == ": the permit is taken, by first"
+    assert second.begin().detail == ": the only permit is in use (first)"
     first.end()
     store.now += 301
-    assert other.begin().detail == ": canaries, second"
+    assert other.begin().detail == ": the canaries (second)"
     assert second.begin().canary
     second.end()
-    assert other.begin().detail == ": canaries, which are watched for 300 s more"
+    assert other.begin().detail == ": the canaries, which are watched for 300 s more"
     store.now += 301
     assert other.begin().granted
 

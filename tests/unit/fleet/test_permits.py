@@ -78,7 +78,7 @@ def test_the_next_node_waits_until_the_permit_is_given_back(store: Store) -> Non
     assert a.begin(REPAIR).granted
     answer = b.begin(REPAIR)
     assert (answer.granted, answer.why) == (False, "other nodes go first")
-    assert answer.detail == ": the permit is taken, by a"
+    assert answer.detail == ": the only permit is in use (a)"
     store.requests.clear()
     b.begin(REPAIR)
     assert len(store.requests) == 1  # nothing more is asked for

@@ -92,7 +92,7 @@ def test_the_next_node_waits_until_the_plugin_serves_the_first(fleet: Fleet) -> 
     fleet.leave_a()
     assert fleet.waits(fleet.b, 120.0) == "other nodes go first"
     assert [each.message for each in fleet.a.said if each.kind == "permit.waiting"][-1:] == [
-        "cri-resmgr is removed, and no NRI plugin reports yet that it serves this node"
+        "cri-resmgr is removed, but no NRI plugin reports yet that it serves this node"
     ]
     fleet.plugin_says("Success", generation=0)  # of the resource as it was
     assert fleet.waits(fleet.b) == "other nodes go first"
@@ -104,7 +104,7 @@ def test_a_plugin_that_fails_stops_the_second_node(fleet: Fleet) -> None:
     fleet.configure()
     fleet.leave_a()
     fleet.plugin_says("Failure", errors="no such CPU")
-    why = "cri-resmgr is removed, and BalloonsPolicy kube-system/default: no such CPU"
+    why = "cri-resmgr is removed, but BalloonsPolicy kube-system/default: no such CPU"
     assert fleet.waits(fleet.b, 600.0) == f"the removal is stopped: it failed on node a: {why}"
     assert fleet.store.events["RolloutStopped"] == 1
     assert not fleet.store.holders()

@@ -17,7 +17,7 @@ from tests.lib.policy_bench import BARE, CHANGED, DEAD, GOOD, HELD, KUBELET, OK,
 from tests.lib.rules import rule
 
 WORK = PlannedWork("one", begins=True)
-WAITS = Permission(True, None, "the permit to restart kubelet is taken, by worker-1")
+WAITS = Permission(True, None, "the only permit is in use (worker-1)")
 COMES = Permission(True, WORK)
 KEPT = Outcome(3, planned=WORK)
 
