@@ -76,9 +76,9 @@ class KubeletStart:
     def wait(self, step: Step) -> None:
         """Wait until kubelet is healthy, then check that the same process stays healthy for the settle time,
         on the right endpoint. If another start follows, it need not last as long. Raises StepFailedError."""
-        aside = step.kind is StepKind.AWAIT_KUBELET_ON_BASE
-        relay = self._plan.desired.kubelet is not None and not aside
-        settle = min(self._limits.settle, PROXY_SETTLE) if aside else self._limits.settle
+        on_base = step.kind is StepKind.AWAIT_KUBELET_ON_BASE
+        relay = self._plan.desired.kubelet is not None and not on_base
+        settle = min(self._limits.settle, PROXY_SETTLE) if on_base else self._limits.settle
         name, unit = step.target, self._host.systemd.unit(step.target)
         proxy = (self._proxy or self._host.systemd.unit(paths.PROXY_UNIT)) if relay else None
         deadline = self._host.clock.monotonic() + self._limits.kubelet_start
