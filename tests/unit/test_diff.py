@@ -218,7 +218,20 @@ def test_r8_a_kubelet_with_our_lines_restarts_when_an_earlier_installation_retur
     """Its kubelet carries no generation, whatever its endpoint is."""
     unit = replace(KUBELET.unit, generation="", unit_digest="")
     desired = replace(DESIRED, kubelet=replace(KUBELET, unit=unit))
-    assert actions(but(CONVERGED, kubelet_process=process(generation)), desired=desired)[1] is expected
+    host = but(CONVERGED, kubelet_process=process(generation), on_relay=False)
+    assert actions(host, desired=desired)[1] is expected
+
+
+@rule("R8")
+@pytest.mark.parametrize(("generation", "restored"), [("", [Verb.RESTORE]), ("g1", [])])
+def test_r8_the_links_that_enabled_an_earlier_unit_return_only_with_that_installation(
+    generation: str, restored: list[Verb]
+) -> None:
+    link = FileState(Kind.SYMLINK, 0o777, target=paths.PROXY_UNIT_FILE)
+    record = replace(RECORD, owned={**RECORD.owned, paths.PROXY_WANTED: Owned(before=link)})
+    desired = replace(DESIRED, proxy=replace(PROXY, generation=generation))
+    changes = diff(desired, CONVERGED, record).files
+    assert [change.verb for change in changes if change.path == paths.PROXY_WANTED] == restored
 
 
 @rule("R7")
