@@ -23,7 +23,7 @@ def run_extension(arguments: argparse.Namespace, options: Options) -> int:
             "install cri-resmgr-installer[extension], or use the image of the extension",
         )
     from installer.gardener.controller import Setup
-    from installer.gardener.desired import Renderer
+    from installer.gardener.managed_resource import Renderer
     from installer.gardener.service import serve
     from installer.gardener.watchdog import Watchdog
     from installer.operator.api import LEASE, SHOOT

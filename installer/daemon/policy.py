@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from installer.daemon.configuration import Configuration
 from installer.daemon.decision import UNBLOCKED, Action, Blocked, Decision, Running
 from installer.daemon.pass_history import NEEDS_THE_BUS, RESYNC, PassHistory
-from installer.daemon.phase import Obstacles, judge_phase_and_readiness
+from installer.daemon.phase_and_readiness import Obstacles, judge_phase_and_readiness
 from installer.daemon.poller import PollSnapshot, Token
 from installer.daemon.relay_history import RelayHistory
 from installer.errors import InvalidInputError

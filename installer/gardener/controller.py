@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from typing import NamedTuple
 
 from installer.gardener.decide import Decision, Render, Situation, after_sweep, decide
-from installer.gardener.desired import EXTENSION_TYPE
+from installer.gardener.managed_resource import EXTENSION_TYPE
 from installer.gardener.mirror import Key, Mirror
 from installer.gardener.nodes import Nodes
 from installer.gardener.resources import (

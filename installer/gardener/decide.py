@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from typing import Protocol
 
 from installer.errors import InvalidInputError
-from installer.gardener.desired import EXTENSION_TYPE, OperatorFaultError, Wanted
+from installer.gardener.managed_resource import EXTENSION_TYPE, OperatorFaultError, Wanted
 from installer.gardener.nodes import Nodes, name_nodes
 from installer.gardener.resources import Extension, ManagedResource, Shoot
 from installer.gardener.status import CONFIGURATION_PROBLEM, Condition, Operation, Report, build_health

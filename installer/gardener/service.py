@@ -7,8 +7,8 @@ import threading
 from collections.abc import Callable
 
 from installer.gardener.controller import Controller, Setup
-from installer.gardener.desired import EXTENSION_TYPE
 from installer.gardener.leases import Leadership, beat
+from installer.gardener.managed_resource import EXTENSION_TYPE
 from installer.gardener.watchdog import Watchdog
 from installer.operator.api import ApiError, KubeApi
 

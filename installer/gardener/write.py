@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import Any
 
 from installer.gardener.decide import FINALIZER, Decision, Situation
-from installer.gardener.desired import Wanted
+from installer.gardener.managed_resource import Wanted
 from installer.gardener.resources import EXTENSIONS, MANAGED_RESOURCES, OPERATION, Extension
 from installer.gardener.status import build_patch
 from installer.model.instant import micro_time

@@ -22,7 +22,7 @@ import yaml
 from installer.cli import main
 from installer.errors import InvalidInputError
 from installer.gardener.decide import Situation, decide
-from installer.gardener.desired import Renderer, Wanted
+from installer.gardener.managed_resource import Renderer, Wanted
 from installer.gardener.nodes import Node, Nodes
 from installer.gardener.resources import (
     Extension,

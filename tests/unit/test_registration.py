@@ -13,7 +13,7 @@ from kubernetes_validate import validate
 
 from installer import __version__
 from installer.errors import InvalidInputError
-from installer.gardener.desired import Renderer
+from installer.gardener.managed_resource import Renderer
 from installer.gardener.registration import build_chart, render_registration
 from installer.gardener.resources import Shoot, parse_extension
 from installer.manifests import ManifestOptions

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from installer.gardener.controller import Setup
-from installer.gardener.desired import Renderer
+from installer.gardener.managed_resource import Renderer
 from installer.gardener.service import serve
 from installer.gardener.watchdog import Watchdog
 from installer.operator.api import LEASE, Limits
