@@ -203,7 +203,7 @@ def tried(release: str, level: str, given: argparse.Namespace) -> System:
         report = Path(scratch) / "report.xml"
         words = ["-q", "-m", MARKER, f"tests/{level}", f"--release={release}", f"--junitxml={report}"]
         words += ("-n", "2", "--dist", "loadfile", "--tb=short") if level == "host" else ()
-        for name in real.ON_HOSTS:
+        for name in real.FOR_STAND_INS:
             if path := getattr(given, f"real_{name.replace('-', '_')}"):
                 words += (f"--real-{name}", str(path))
         subprocess.run([sys.executable, "-m", "pytest", *words], check=False)
@@ -220,7 +220,7 @@ def main() -> None:
     for option, what in (("--hosts", "throwaway hosts"), ("--machines", "emulated machines")):
         parser.add_argument(option, nargs="*", default=[here], metavar="RELEASE", help=f"{what} ({here})")
     parser.add_argument("--cri-resmgr-version", default="", help="where the real program does not say it")
-    real.add_options(parser.add_argument, real.ON_HOSTS)
+    real.add_options(parser.add_argument, real.FOR_STAND_INS)
     given = parser.parse_args()
     levels = {"host": (given.hosts, missing_needs()), "machine": (given.machines, missing_parts())}
     for level, (releases, missing) in levels.items():

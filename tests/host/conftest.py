@@ -17,7 +17,7 @@ OF_STAND_INS = ("test_pods_of_kubelet", "test_restarted_kubelet", "test_throwawa
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Skips, with the reason, what this machine cannot run, and tests of the stand-ins where they are not."""
-    missing, real_ones = missing_needs(), [program for program in real.ON_HOSTS if real.named(program)]
+    missing, real_ones = missing_needs(), [program for program in real.FOR_STAND_INS if real.named(program)]
     here = Path(__file__).parent
     for item in items:
         if here not in item.path.parents:

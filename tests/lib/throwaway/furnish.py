@@ -11,6 +11,8 @@ import shutil
 import uuid
 from pathlib import Path
 
+from tests.lib.throwaway import real
+
 #: What systemd is to start by itself; everything else that some directory wants
 #: (timers, consoles, device managers) is forgotten.
 WANTED = frozenset(
@@ -81,6 +83,14 @@ disabled_plugins = [
   restrict_oom_score_adj = true
   sandbox_image = "{IMAGE}"
 """
+
+#: What containerd needs beside it, and where a distribution has each.
+RUNTIME_PROGRAMS = {
+    "containerd": "usr/bin",
+    "containerd-shim-runc-v2": "usr/bin",
+    "ctr": "usr/bin",
+    "runc": "usr/sbin",
+}
 
 # Before=: not every kubelet unit waits for its runtime, and whether the first try
 # fails (and costs RestartSec) would be left to chance at each boot.
@@ -169,3 +179,7 @@ def furnish_runtime(root: Path, runtime: str) -> None:
         link = f"L+ {IMAGE_SOCKETS[runtime]} - - - - {socket}\n"
         write(root / "etc/tmpfiles.d/images.conf", link)
     os.symlink(f"/lib/systemd/system/{runtime}.service", wants / f"{runtime}.service")
+    if containerd := real.named("containerd"):
+        for name, place in RUNTIME_PROGRAMS.items():
+            if (program := containerd.with_name(name)).is_file():
+                shutil.copy(program, root / place / name)

@@ -19,12 +19,14 @@ PROGRAMS = {
     "cri-resmgr": "tests/contract/test_cri_resmgr.py runs on it, and hosts have it as each good payload",
     "kubelet": "tests/contract/test_kubelet.py runs on it, and hosts have it as their kubelet",
     "agent": "cri-resmgr-agent; tests/contract/test_agent.py runs on it",
+    "containerd": "with ctr, runc and its shim, where they lie beside it; hosts have it as their runtime",
     "nri-plugin": "topology-aware or balloons; tests/contract/test_nri_plugin.py runs on it, and "
     "tests/machine/test_over_and_back.py goes over to it",
 }
 
-#: Those that hosts can have in a stand-in's place.
-ON_HOSTS = ("cri-resmgr", "kubelet")
+#: Those that hosts can have in a stand-in's place, and those in place of the distribution's as well.
+FOR_STAND_INS = ("cri-resmgr", "kubelet")
+ON_HOSTS = (*FOR_STAND_INS, "containerd")
 
 
 class NeedsStandInError(Skipped):
