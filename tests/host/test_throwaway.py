@@ -56,6 +56,21 @@ def traces(name: str) -> list[str]:
     return found
 
 
+def test_many_keepers_remove_what_another_left_behind_at_once() -> None:
+    """A killed suite leaves hosts behind, which every worker of the next one removes at its start."""
+    with subprocess.Popen(["sleep", "infinity"]) as owner:
+        name = f"{keeper.PREFIX}-{owner.pid}-{keeper.start_time(owner.pid)}"
+        left = [root / name for root in keeper.cgroup_roots()]
+        for number in range(50):
+            for directory in left:
+                (directory / f"{number}" / "below").mkdir(parents=True)
+        owner.kill()
+    command = [sys.executable, "-c", "from tests.lib.throwaway import keeper; keeper.remove_orphans()"]
+    keepers = [subprocess.Popen(command, cwd=ROOT) for _ in range(4)]
+    assert [process.wait() for process in keepers] == [0, 0, 0, 0]
+    assert [directory for directory in left if directory.exists()] == []
+
+
 # -- the host ---------------------------------------------------------------
 
 

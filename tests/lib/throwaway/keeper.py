@@ -57,9 +57,15 @@ def cgroup_roots() -> list[Path]:
     return roots
 
 
+def cgroups_below(directory: Path) -> Iterator[Path]:
+    """A cgroup and those below it, the deepest first; those that end meanwhile are left out."""
+    for path, _, _ in os.walk(directory, topdown=False):
+        yield Path(path)
+
+
 def processes_below(directory: Path) -> Iterator[int]:
     """The pids in a cgroup and those below it."""
-    for path in [directory, *directory.rglob("*/")]:
+    for path in cgroups_below(directory):
         with contextlib.suppress(OSError):
             yield from map(int, (path / "cgroup.procs").read_text().split())
 
@@ -67,17 +73,18 @@ def processes_below(directory: Path) -> Iterator[int]:
 def remove_cgroup(directory: Path) -> None:
     """Kills what runs in a cgroup of ours and removes it, with those below.
 
-    Raises TimeoutError when it does not empty itself within DEADLINE.
+    Several keepers may do so at once. Raises TimeoutError when it does not
+    empty itself within DEADLINE.
     """
     deadline = time.monotonic() + DEADLINE
-    for state in directory.rglob("freezer.state"):
-        with contextlib.suppress(OSError):
-            state.write_text("THAWED")  # what is frozen cannot be killed
+    for path in cgroups_below(directory):
+        with contextlib.suppress(OSError), open(path / "freezer.state", "r+") as state:
+            state.write("THAWED")  # what is frozen cannot be killed
     while directory.is_dir():
         for pid in processes_below(directory):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        for path in sorted([*directory.rglob("*/"), directory], reverse=True):
+        for path in cgroups_below(directory):
             with contextlib.suppress(OSError):
                 path.rmdir()
         if time.monotonic() > deadline:
