@@ -40,7 +40,7 @@ class Outcome:
     installed: Installed | None = None  # None: the pass does not know
     fleet_generation: str = ""  # that was to be installed, if it is known
     planned: PlannedWork | None = None  # work that the pass has left undone for lack of a permit
-    unplaced: str = ""  # which containers the policy does not serve on a converged host, and what to do
+    remarks: str = ""  # what a person should know about a converged host, and what to do
     configuration: Configuration | None = None  # of the settings that it has read
     ended: bool = True
 
@@ -76,7 +76,7 @@ class PassReporter:
                 changed=bool(data["changed"]),
                 installed=_installed(data),
                 fleet_generation=str(data["fleetGeneration"]),
-                unplaced=str(data["unplaced"]),
+                remarks=str(data["remarks"]),
             )
         elif kind == "good.repaired":
             self._outcome = replace(outcome, changed=True)

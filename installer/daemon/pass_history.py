@@ -35,7 +35,7 @@ class PassHistory:
 
     `tried` are the inputs of the last pass, None before the first. `well`: it found or left everything
     correct. `failures` counts the passes in a row that failed, and `said` is what the last one of them
-    reported. `unplaced`: which containers the policy does not serve, by the last pass that ended well.
+    reported. `remarks`: what a person should know about the host, by the last pass that ended well.
     `retry_at`: no pass before that time, unless something changes. `locked_until`: the same, because another
     run holds the host's lock or systemd's bus is away.
     """
@@ -44,7 +44,7 @@ class PassHistory:
         self.tried: Token | None = None
         self.well = self.removed = False
         self.failures = 0
-        self.said = self.unplaced = ""
+        self.said = self.remarks = ""
         self.retry_at = self.locked_until = 0.0
         self.counts: dict[str, Any] = dict.fromkeys(_COUNTED, 0)
         self.last = (-1, 0.0)  # exit code and seconds of the last pass
@@ -110,7 +110,7 @@ class PassHistory:
         self._resync_at = now + self._spread(RESYNC)
         self.counts["repairs"] += outcome.changed and self._settled is not None
         if outcome.code == 0:
-            self.well, self.unplaced = True, outcome.unplaced
+            self.well, self.remarks = True, outcome.remarks
             self.counts["changes"] += outcome.changed
             # Others may have changed something while we changed the host: a verification pass follows.
             self._settled = after if outcome.changed else before

@@ -76,4 +76,4 @@ def _phase(passes: PassHistory, now: Obstacles, seen: PollSnapshot, installs: bo
         return Phase.UNWELL, now.sick
     if difference := passes.difference(seen):
         return Phase.CONVERGING if seen.inputs != passes.tried else Phase.REPAIRING, difference
-    return Phase.CHECKING if now.at_work else Phase.CONVERGED, passes.unplaced
+    return Phase.CHECKING if now.at_work else Phase.CONVERGED, passes.remarks

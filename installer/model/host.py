@@ -380,7 +380,6 @@ class Probe:
     # Parts of the runtime's Status that are newer than the CRI of Kubernetes 1.29.
     newer_status: tuple[str, ...] = ()
     returns: tuple[str, ...] = ()  # kernel settings to restore
-    no_nri: str = ""  # why no NRI plugin can run
 
 
 _UNKNOWN = Machine("", "", "")
@@ -403,6 +402,7 @@ class HostSnapshot:
     probe: Probe | None = None  # None until it is needed
     pause: str = ""  # why nothing may be changed; empty: it may
     damaged: frozenset[str] = frozenset()  # digests of kept contents that are damaged or missing
+    accepts_plugins: bool = False  # the runtime listens for NRI plugins; read only if one is to follow
 
     @property
     def container_count(self) -> int:

@@ -51,8 +51,7 @@ def assess_host(request: Request, host: Host, emit: Emit) -> tuple[Run, Inputs, 
         if needs_probe(assessment) and (desired is None or desired.files):
             wanted = tuple(file.path for file in assessment.plan.desired.files)
             endpoint, controls = probed_endpoint(assessment), assessment.plan.controls
-            nri = request.mode is Mode.REMOVE and request.settings.removal.successor == "nri"
-            snapshot = with_probe(snapshot, host, wanted, endpoint, controls, nri=nri)
+            snapshot = with_probe(snapshot, host, wanted, endpoint, controls)
             assessment = assess(inputs, snapshot, store.record, store.status, nonce, desired, noted)
     except OSError as error:
         failure = failed_on_disk("the host could not be read", error)

@@ -6,7 +6,7 @@ refusals are reported with the rest. A refusal ends a run with exit 4 before the
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from installer.inputs.systemd_syntax import parse_unit
@@ -22,6 +22,7 @@ from installer.node.preflight_proxy import check_cache, check_empty, check_place
 if TYPE_CHECKING:
     from installer.inputs.payload import Payload
 
+SUCCESSOR_NOT_READY = "successor-not-ready"  # the code of a finding
 _ALIKE = {"amd64": "x86_64", "arm64": "aarch64", "i386": "i686", "i486": "i686", "i586": "i686"}
 _EMBEDDED = {
     "k3s.service": "k3s",
@@ -82,6 +83,7 @@ def check_host(facts: Facts) -> tuple[Finding, ...]:
         *inputs.configs.warnings,
         *check_cache(facts),
         *check_placed(snapshot),
+        *_check_successor(facts, warning),
         *_check_neighbours(facts),
     )
 
@@ -121,23 +123,24 @@ def _check_removal(facts: Facts) -> Iterable[Finding]:
         return
     why = "kubelet would not start on it, so the running kubelet is left alone. Repair it first"
     yield from _check_runtime(facts.probe, why)
-    if facts.settings.removal.successor == "nri":
-        yield from _check_successor(facts)
+    yield from _check_successor(facts, refusal)
 
 
-def _check_successor(facts: Facts) -> Iterable[Finding]:
-    """Whether an NRI plugin could place containers here. Not checked once kubelet has left the relay: a
-    removal that has begun is finished."""
-    code, otherwise = "successor-not-ready", "or remove without a successor (removal.successor: none)"
-    if facts.probe.no_nri:
-        yield refusal(
-            code,
-            f"no NRI plugin could follow cri-resmgr: {facts.probe.no_nri}",
-            "containerd 2.0 and CRI-O 1.30 do by default, containerd 1.7 if so configured; " + otherwise,
+def _check_successor(facts: Facts, judge: Callable[[str, str, str], Finding]) -> Iterable[Finding]:
+    """Whether an NRI plugin could place containers here after a removal. Not checked once kubelet has left
+    the relay: a removal that has begun is finished."""
+    if facts.settings.removal.successor == "none":
+        return
+    otherwise = "or remove without a successor (removal.successor: none)"
+    if not facts.snapshot.accepts_plugins:
+        yield judge(
+            SUCCESSOR_NOT_READY,
+            "no NRI plugin could follow cri-resmgr: nothing listens at /var/run/nri/nri.sock",
+            f"containerd 2.0 and CRI-O 1.30 do by default, containerd 1.7 if so configured; {otherwise}",
         )
     if static := _static_managers(facts):
-        yield refusal(
-            code,
+        yield judge(
+            SUCCESSOR_NOT_READY,
             f"an NRI plugin and kubelet's static {static} would both place containers",
             f"set the policy to none in kubelet's configuration, {otherwise}",
         )

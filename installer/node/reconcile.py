@@ -22,6 +22,7 @@ from installer.node.assess import WEIGHT_TAKEN
 from installer.node.desired import fleet_generation
 from installer.node.inspection import assess_good, assess_host
 from installer.node.preconditions import check_run, emit_warnings, is_remembered
+from installer.node.preflight import SUCCESSOR_NOT_READY
 from installer.node.preflight_proxy import check_placed
 from installer.node.record import is_open
 from installer.node.run import Run
@@ -52,7 +53,8 @@ def reconcile(request: Request, host: Host, emit: Emit) -> bool:
         unplaced = tuple(check_placed(after))
         if plan.steps:
             emit_warnings(unplaced, emit)
-        emit(_converged(assessment, after, inputs, unplaced))
+        unready = tuple(each for each in plan.warnings if each.code == SUCCESSOR_NOT_READY)
+        emit(_converged(assessment, after, inputs, unplaced + unready))
         return bool(plan.steps)
 
 
@@ -115,7 +117,7 @@ def _warn_unknown_health(after: HostSnapshot, emit: Emit) -> None:
 
 
 def _converged(
-    assessment: Assessment, after: HostSnapshot, inputs: Inputs, unplaced: Iterable[Finding]
+    assessment: Assessment, after: HostSnapshot, inputs: Inputs, remarks: Iterable[Finding]
 ) -> Event:
     changed = bool(assessment.plan.steps)
     data = {
@@ -123,7 +125,7 @@ def _converged(
         "generation": assessment.plan.desired.generation,
         "payloadVersion": assessment.payload_version,
         "fleetGeneration": fleet_generation(inputs),
-        "unplaced": "; ".join(f"{each.message}: {each.hint}" for each in unplaced),
+        "remarks": "; ".join(f"{each.message}: {each.hint}" for each in remarks),
         **named(policy_in_force(after)),
     }
     return Event("converged", "done" if changed else "nothing to do", data)

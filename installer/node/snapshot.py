@@ -8,7 +8,6 @@ from __future__ import annotations
 import posixpath
 import re
 from collections.abc import Iterable
-from contextlib import suppress
 from dataclasses import replace
 
 from installer.errors import InstallerError, UnservableHostError
@@ -63,7 +62,6 @@ _SERVICES_THAT_MATTER = (
 _BOTTLEROCKET = re.compile(r"^ID=[\"']?bottlerocket", re.MULTILINE)
 _TEXT_LIMIT = 4 << 20  # bytes of a unit file or a kubelet configuration worth reading
 _SMALL, _MEMORY = 4096, 1 << 16  # bytes
-_NRI_SOCKET = "/var/run/nri/nri.sock"
 _NRI_LISTENS = re.compile(rb"^\w+: \w+ \w+ 00010000 .* (/var)?/run/nri/nri\.sock$", re.MULTILINE)
 """A line of /proc/net/unix with the flag __SO_ACCEPTCON."""
 _RUNTIME_SECONDS = 10.0  # on a starved node a working runtime has needed more than 2 s
@@ -80,7 +78,8 @@ def read_machine(host: Host) -> Machine:
 def take_snapshot(host: Host, machine: Machine, settings: Settings, record: Record) -> HostSnapshot:
     """Everything but the probe. Raises OSError, and UnservableHostError if the host has no system bus."""
     now = _read(host, settings, record, _FIRST_SECONDS)
-    return replace(now, machine=machine, base=_read_base(host, now.kubelet))
+    nri = settings.removal.successor == "nri" and _accepts_plugins(host.files)
+    return replace(now, machine=machine, base=_read_base(host, now.kubelet), accepts_plugins=nri)
 
 
 def refresh(
@@ -134,17 +133,11 @@ def _read(host: Host, settings: Settings, record: Record, seconds: float) -> Hos
 
 
 def with_probe(
-    snapshot: HostSnapshot,
-    host: Host,
-    wanted: Iterable[str],
-    endpoint: str,
-    controls: Originals,
-    *,
-    nri: bool = False,
+    snapshot: HostSnapshot, host: Host, wanted: Iterable[str], endpoint: str, controls: Originals
 ) -> HostSnapshot:
     """The snapshot with the facts that are needed only if something is to be changed. `wanted`: the paths to
     be written. `endpoint`: where to ask the runtime; empty: do not ask it. `controls`: kernel settings of
-    cri-resmgr to restore. `nri`: also find out whether the runtime accepts NRI plugins."""
+    cri-resmgr to restore."""
     wanted = tuple(wanted)
     directories = sorted({posixpath.dirname(path) for path in wanted} | {paths.OUR_STATE})
     unwritable = {directory: reason for directory in directories if (reason := _unwritable(host, directory))}
@@ -154,7 +147,6 @@ def with_probe(
     probe = replace(
         probe,
         returns=tuple(each.planned for each in returns),
-        no_nri=_why_no_plugin(host, endpoint) if nri else "",
         managers=read_managers(host.files),
         free_bytes={directory: host.files.free_bytes(directory) for directory in (*usable, paths.RUN)},
         unwritable=unwritable,
@@ -343,15 +335,10 @@ def _probe_runtime(host: Host, endpoint: str) -> Probe:
     return Probe(containers=running, unstarted=unstarted, newer_status=status.extras)
 
 
-def _why_no_plugin(host: Host, endpoint: str) -> str:
-    """Empty if a socket listens at the default places of containerd's and CRI-O's NRI (proc_net(5), unix).
+def _accepts_plugins(files: Files) -> bool:
+    """Whether a socket listens at the default place of containerd's and CRI-O's NRI (proc_net(5), unix).
     Connecting is no alternative: the runtime would complain about a plugin that never registers."""
-    if _NRI_LISTENS.search(host.files.read("/proc/1/net/unix", _TEXT_LIMIT) or b""):
-        return ""
-    with suppress(InstallerError):
-        status = host.cri.status(endpoint, _RUNTIME_SECONDS)
-        return f"{status.name} {status.version} does not listen at {_NRI_SOCKET}"
-    return f"nothing listens at {_NRI_SOCKET}"
+    return _NRI_LISTENS.search(files.read("/proc/1/net/unix", _TEXT_LIMIT) or b"") is not None
 
 
 def _kubelet_version(host: Host, snapshot: HostSnapshot) -> str:

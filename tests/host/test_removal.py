@@ -225,12 +225,13 @@ def test_while_the_runtime_is_down_a_kubelet_that_runs_is_left_alone(node: Node)
 
 @rule("R6")
 def test_a_node_on_which_no_plugin_could_follow_is_not_left(node: Node) -> None:
+    missing = "no NRI plugin could follow cri-resmgr: nothing listens at /var/run/nri/nri.sock"
     node.run("install")
     node.command.set(removal={"successor": "nri"})
     with untouched(node.host):
-        said = node.run("remove", code=4).said
-    assert "no NRI plugin could follow cri-resmgr: containerd " in said
-    assert " does not listen at /var/run/nri/nri.sock" in said
+        converged = json.loads(node.run("--output=json", "install").out.splitlines()[-1])
+        assert converged["data"]["remarks"].startswith(missing)  # which the Node then says
+        assert missing in node.run("remove", code=4).said
     assert "successor-not-ready" in node.run("--output=json", "plan", "--mode=remove", code=4).out
     listener = ["--unit=nri", "--socket-property=ListenStream=/var/run/nri/nri.sock", "/bin/true"]
     node.host.run("systemd-run", *listener)

@@ -438,7 +438,7 @@ class Passed:
         self.reporter(Event(kind, message, data))
 
     def converges(self, *, changed: bool) -> None:
-        self.does("converged", "done", changed=changed, generation="g", fleetGeneration="f", unplaced="")
+        self.does("converged", "done", changed=changed, generation="g", fleetGeneration="f", remarks="")
         self.reporter.ended(0)
 
 

@@ -485,7 +485,7 @@ def test_no_plugin_follows_where_kubelet_places_containers_itself(
     settings = Settings(removal=RemovalSettings(successor="nri"))
     request = Request(Mode.REMOVE, settings, Path("/payload"))
     kubelet = replace(ANALYSIS, policies=policies)
-    snapshot = replace(FACTS, probe=PROBE)
+    snapshot = replace(FACTS, probe=PROBE, accepts_plugins=True)
     found = preflight.check(Facts(Inputs(request, PAYLOAD, Configs()), snapshot, kubelet, Desired(), INSTALL))
     assert codes(found) == ["successor-not-ready"] * bool(said)
     assert all(said in finding.message for finding in found)

@@ -63,6 +63,7 @@ class MemoryHost:
     composed: bool = False
     leftovers: tuple[str, ...] = ()
     edited_base: bool = False
+    accepts_plugins: bool = True
     _starts: int = 0
     _loaded: Mapping[str, FileState] = field(default_factory=dict)  # what systemd has read of our unit texts
 
@@ -93,6 +94,7 @@ class MemoryHost:
             self.cache,
             self.machine,
             base,
+            accepts_plugins=self.accepts_plugins,
         )
 
     def put_base(self) -> None:

@@ -38,6 +38,7 @@ _BUT = {
     "leftovers",
     "probe",
     "record",
+    "accepts-plugins",
     *_MACHINE,
 }
 _PROBE = {
@@ -49,7 +50,6 @@ _PROBE = {
     "unwritable",
     "obstacles",
     "proxy-drop-ins",
-    "no-nri",
     "returns",
 }
 _FREE = CgroupState("0-1", "0", "0-1", "0", shares=524)
@@ -198,6 +198,7 @@ def _change(case: Case, node: Node, but: Mapping[str, Any], scratch: Path) -> No
         host.edited_base = any("/systemd/" in path for path in but["host"])
     _put_files(host, but.get("files"))
     host.hold = but.get("hold", host.hold)
+    host.accepts_plugins = but.get("accepts-plugins", True)
     for line in but.get("then") or ():
         _by_others(case, host, line)
     for part in ("proxy", "kubelet"):
@@ -293,7 +294,6 @@ def _probe(case: Case, probe: Probe, given: dict[str, Any]) -> Probe:
         unwritable=given.get("unwritable") or {},
         obstacles=given.get("obstacles") or {},
         proxy_drop_ins=tuple(UnitText(path, text) for path, text in drop_ins),
-        no_nri=given.get("no-nri", ""),
         returns=tuple(given.get("returns") or ()),
     )
 

@@ -48,7 +48,7 @@ def test_whatever_changes_is_converged_at_once(settled: Bench, what: str) -> Non
 
 def test_who_is_not_served_is_the_reason_until_a_pass_finds_all_served(settled: Bench) -> None:
     assert settled.look(after=RESYNC + 1) is Action.INSTALL
-    settled.end(Outcome(0, unplaced="no CPUs for web"))
+    settled.end(Outcome(0, remarks="no CPUs for web"))
     state = settled.policy.state
     assert (state.phase, state.ready, state.reason) == (Phase.CONVERGED, True, "no CPUs for web")
     assert settled.look(after=RESYNC + 1) is Action.INSTALL
