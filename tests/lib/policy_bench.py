@@ -53,6 +53,7 @@ class Bench:
         self.now += after
         self.snapshot = snapshot or self.snapshot
         self.last = self.policy.step(self.now, self.snapshot)
+        assert self.last.wake > self.now  # the loop never spins
         if self.last.action not in (Action.NOTHING, Action.STOP):
             self.policy.begun(self.last, self.snapshot)
         return self.last.action

@@ -30,6 +30,7 @@ def wait(bench: Bench, snapshot: PollSnapshot = BARE) -> None:
     """A first pass has found that planned work is to be asked for."""
     assert bench.look(of(snapshot)) in (Action.INSTALL, Action.REMOVE)
     assert bench.last.ask_first
+    assert bench.policy.permitted is None
     bench.end(KEPT, of(snapshot))
 
 
@@ -41,8 +42,11 @@ def test_a_pass_that_may_not_restart_kubelet_waits_and_says_for_what(make: Make)
         assert bench.look(after=30.0) is Action.NOTHING
         assert (bench.phase, bench.ready) == (Phase.WAITING, False)
     assert bench.policy.state.reason == WAITS.why
+    assert bench.look(of(BARE, Permission(True))) is Action.NOTHING
+    assert (bench.phase, bench.policy.state.reason) == (Phase.WAITING, "asking for a permit")
     assert bench.look(of(BARE, COMES)) is Action.INSTALL
     assert not bench.last.ask_first
+    assert bench.policy.permitted == WORK
     bench.end(CHANGED, of(GOOD))
     assert bench.policy.blocked_work is None
     bench.look()
@@ -115,6 +119,7 @@ def test_a_rescue_does_not_wait(make: Make) -> None:
     bench.look(of(DEAD), after=1.0)
     bench.end(KEPT, of(DEAD))
     assert bench.look(of(DEAD), after=21.0) is Action.RESCUE
+    assert bench.phase is not Phase.WAITING
 
 
 def test_the_way_back_after_a_rescue_does_not_wait(make: Make) -> None:

@@ -20,6 +20,7 @@ from tests.lib.policy_bench import (
     DEAD,
     GOOD,
     OK,
+    SILENT,
     Bench,
     Make,
 )
@@ -139,6 +140,17 @@ def test_a_removal_is_done_once_and_repairs_nothing(make: Make) -> None:
     assert bench.last.wake >= bench.now + RESYNC
 
 
+def test_a_removal_is_not_delayed_for_a_silent_relay(make: Make) -> None:
+    """It takes kubelet off it. Neither a rescue nor a restart of the proxy comes first."""
+    bench = make(mode=Mode.REMOVE)
+    bench.look(GOOD)
+    bench.end(Outcome(1))
+    assert bench.look(replace(SILENT, settings=("new",))) is Action.SETTINGS
+    assert bench.look(after=60) is Action.NOTHING
+    bench.end(Outcome(2))
+    assert bench.look() is Action.REMOVE
+
+
 # -- a pause that nobody has heard of yet ---------------------------------------------------------
 
 UNASKED = replace(GOOD, permission=Permission(fresh=False))
@@ -150,6 +162,16 @@ def test_before_each_pass_the_cluster_is_asked_about_a_pause(settled: Bench) -> 
     assert settled.last.read_node
     assert settled.look(replace(drifted, permission=FREE, paused=True), after=0) is Action.PLAN
     assert not settled.last.read_node
+
+
+def test_before_a_hold_for_used_up_restarts_the_cluster_is_asked_about_a_pause(make: Make) -> None:
+    bench = make(restarts=(800.0, 850.0, 900.0))
+    off = replace(GOOD, on_relay=False)
+    assert bench.look(off) is Action.INSTALL
+    bench.end(Outcome(3, would_restart=True), replace(off, permission=UNASKED.permission))
+    assert bench.look() is Action.NOTHING
+    assert bench.last.read_node
+    assert bench.look(off) is Action.HOLD
 
 
 def test_at_rest_nobody_is_asked(settled: Bench) -> None:
