@@ -160,7 +160,7 @@ class Member(Kept):
             return member
         work = None if self.replaced else work
         member = member.without_expired(now)
-        if busy and member.granted and not (member.used and member.begun == member.granted):
+        if busy and member.granted:
             member = replace(member, used=True, begun=member.granted)
         stalled = member.granted is not None and not busy and now - member.granted_at >= GRANT_SECONDS
         if work != member.work or stalled:
@@ -180,9 +180,10 @@ class Member(Kept):
         if not work.generation and self.watched is not None and now < self.watched[1]:
             result = WorkResult(self.watched[0], ok=False, why=result.why)
         member, generation, ok = self, result.work.generation, result.ok
-        known = generation in (self.failed, self.canary_of) or (ok and self.canary_of is None)
-        forgot = result.work.removes and self.canary_of is None and not self.held
-        if generation and (result.work.begins or forgot) and (ok is False or known):
+        is_first = ok and self.canary_of is None  # since the boot
+        known = is_first or generation in (self.failed, self.canary_of)
+        tells = result.work.begins or (is_first and not self.held)
+        if generation and tells and (ok is False or known):
             member = replace(
                 member,
                 results=(*self.results, result)[-_RESULTS_KEPT:],

@@ -80,7 +80,7 @@ class MemberNode:
         self.goes_on()
         assert self.granted == work
 
-    def works(self, work: PlannedWork = ONE, *, ok: bool = True) -> None:
+    def works(self, work: PlannedWork = ONE, *, ok: bool | None = True) -> None:
         """The pass that was permitted begins and ends, and kubelet has just been restarted."""
         self.busy = True
         self.goes_on()

@@ -434,6 +434,7 @@ def test_at_the_end_nothing_is_told_twice(files: RootedFiles) -> None:
     scene = annotating(files)
     scene.report(state(Phase.CONVERGED))
     scene.heartbeat(answer(sent=1, parts={**ANNOTATED, "events": ("ok", "")}))
+    assert scene.loop.due == {}
     asked = len(scene.asked)
     scene.cluster.end()
     assert len(scene.asked) == asked

@@ -102,6 +102,8 @@ def test_a_canary_that_waits_for_the_permit_is_one_all_the_same(store: Store) ->
     other, _, _ = trio(store)
     assert first.begin().canary
     assert second.begin().detail == ": the only permit is in use (first)"
+    store.now += 5
+    assert requests_of(store, second) == ["GET leases"]
     first.end()
     store.now += 301
     assert other.begin().detail == ": the canaries (second)"

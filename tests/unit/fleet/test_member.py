@@ -227,12 +227,14 @@ def test_a_failure_that_could_not_be_told_is_told_by_the_next_daemon(
     assert "it is broken" in the_breaker(store)
 
 
-@pytest.mark.parametrize(("after", "trips"), [(200.0, True), (400.0, False)])
+@pytest.mark.parametrize(
+    ("ok", "after", "trips"), [(True, 200.0, True), (True, 400.0, False), (None, 200.0, False)]
+)
 def test_a_relay_that_dies_while_it_is_watched_is_a_failure_also_for_the_next_daemon(
-    node: MemberNode, store: SimStore, clock: Clock, after: float, trips: bool
+    node: MemberNode, store: SimStore, clock: Clock, ok: bool | None, after: float, trips: bool
 ) -> None:
     node.is_permitted()
-    node.works()
+    node.works(ok=ok)
     node.ends()
     later = MemberNode(store, clock, "node", node.files)
     later.sees()
@@ -308,6 +310,16 @@ def test_a_failure_that_only_the_host_remembers_is_told(
     assert (reason in the_breaker(store)) is told
 
 
+def test_the_failure_of_a_removal_that_others_do_not_wait_for_is_not_told(
+    node: MemberNode, store: SimStore
+) -> None:
+    removal = replace(REMOVAL, restarts_kubelet=False)
+    node.is_permitted(removal)
+    node.works(removal, ok=False)
+    node.goes_on()
+    assert not any("breaker" in path for path in store.objects)
+
+
 def test_a_failure_is_told_when_the_pod_ends(node: MemberNode, store: SimStore) -> None:
     node.is_permitted()
     node.client.report_result(WorkResult(ONE, False, "it is broken"))
@@ -364,6 +376,7 @@ def test_a_permit_is_not_given_back_while_an_earlier_daemon_may_be_at_work(
 ) -> None:
     node.is_permitted()
     removal = MemberNode(store, clock, "node", node.files)
+    clock.run(clock.now + 1)  # before its daemon decides anything
     removal.busy = True  # until it has had the host's lock
     removal.sees()
     removal.goes_on(10)
