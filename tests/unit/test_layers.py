@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import re
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
@@ -267,6 +269,13 @@ def test_sizes(path: Path) -> None:
 @every_module
 def test_a_module_says_what_it_is_for(path: Path) -> None:
     assert ast.get_docstring(tree(path)), "a module opens with what it is for"
+
+
+def test_what_runs_inside_a_machine_needs_no_pytest() -> None:
+    """It has the program's own libraries alone."""
+    for module in ("machine.agent", "machine.containers", "machine.manifest", "lib.nri_plugin"):
+        code = f"import sys; sys.modules.update(pytest=None, _pytest=None); import tests.{module}"
+        subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
 
 
 _IMPORTS_A_TEST = re.compile(r"^ *(from|import) [\w.]*\btest_", re.MULTILINE)

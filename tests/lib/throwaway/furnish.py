@@ -11,8 +11,6 @@ import shutil
 import uuid
 from pathlib import Path
 
-from tests.lib.throwaway import real
-
 #: What systemd is to start by itself; everything else that some directory wants
 #: (timers, consoles, device managers) is forgotten.
 WANTED = frozenset(
@@ -179,6 +177,8 @@ def furnish_runtime(root: Path, runtime: str) -> None:
         link = f"L+ {IMAGE_SOCKETS[runtime]} - - - - {socket}\n"
         write(root / "etc/tmpfiles.d/images.conf", link)
     os.symlink(f"/lib/systemd/system/{runtime}.service", wants / f"{runtime}.service")
+    from tests.lib.throwaway import real  # late: modules that run inside a machine have no pytest
+
     if containerd := real.named("containerd"):
         for name, place in RUNTIME_PROGRAMS.items():
             if (program := containerd.with_name(name)).is_file():
