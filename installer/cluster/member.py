@@ -266,7 +266,7 @@ class Member(Kept):
     def differs(self) -> bool:
         """Whether the Node says something else than the daemon."""
         status = self.report.node.status
-        return self.context.annotate and not self.replaced and bool(status) and status != self.shown
+        return self.context.annotate and not self.replaced and status != self.shown
 
     def shows(self, phase: str) -> bool:
         return self.shown.get("state") == phase

@@ -132,7 +132,7 @@ class Rollout:
     daemonset: str  # the path of the one that tells the size of the fleet
     now: float
     random: Callable[[], float]
-    labelled: bool = False  # the Node of `me` has the label of canaries
+    labelled: bool  # the Node of `me` has the label of canaries
 
     def next_move(self) -> Move:
         state = self.state

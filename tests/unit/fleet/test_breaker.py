@@ -116,6 +116,7 @@ def test_nobody_begins_on_a_breaker_that_is_not_understood(store: Store, said: s
     answer = a.begin()
     assert not answer.granted
     assert "rollout retry" in answer.why
+    assert a.begin(REPAIR).granted
 
 
 def test_a_breaker_that_many_have_tripped_fits_into_an_annotation() -> None:

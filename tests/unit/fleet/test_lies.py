@@ -98,14 +98,15 @@ def test_where_every_permit_is_lost_a_node_says_who_can_help(store: Store) -> No
     assert len(to_retry(see(store), RULES, 3)) == 1000
 
 
-@pytest.mark.parametrize("holder", ["", "x/uid-x"])
-def test_a_term_that_is_yet_to_begin_counts_as_held(store: Store, holder: str) -> None:
+@pytest.mark.parametrize(("holder", "named"), [("", "permit-0"), ("x/uid-x", "x")])
+def test_a_term_that_is_yet_to_begin_counts_as_held(store: Store, holder: str, named: str) -> None:
     """Who took the permit says so: until then another node had it, and may be at work."""
     store.size(3)
     node = Node(store, "a", RULES)
     put_permit(store, 0, holderIdentity=holder, renewTime=later(store, 600), leaseDurationSeconds=1)
     assert len(see(store).permits) == 1
-    assert not node.begin(REPAIR).granted
+    answer = node.begin(REPAIR)
+    assert (answer.granted, answer.detail) == (False, f": the only permit is in use ({named})")
     store.now += 602
     assert node.begin(REPAIR).granted
 

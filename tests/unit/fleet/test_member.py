@@ -103,6 +103,32 @@ def test_a_permit_that_was_used_waits_until_the_node_is_ready(node: MemberNode, 
     assert not store.holders()
 
 
+def test_a_permit_waits_for_a_ready_node_also_where_a_pass_has_reported_nothing(
+    node: MemberNode, store: SimStore
+) -> None:
+    node.sees(ready=False)
+    node.is_permitted()
+    node.busy = True
+    node.goes_on()
+    node.busy, node.wants = False, None
+    node.goes_on()
+    assert store.holders()
+    node.sees()
+    node.goes_on()
+    assert not store.holders()
+
+
+def test_a_permit_that_cannot_be_given_back_is_offered_ever_more_seldom(
+    node: MemberNode, store: SimStore
+) -> None:
+    node.is_permitted()
+    node.wants = None
+    store.away, store.away_for = Answer(503, failure="503"), LEASES
+    store.requests.clear()
+    node.goes_on(300)
+    assert 3 < len(store.requests) < 20
+
+
 def test_while_a_pause_stops_its_next_work_a_node_gives_its_permit_back(
     node: MemberNode, store: SimStore
 ) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from installer.cluster.breaker import Breaker
@@ -27,7 +29,7 @@ def asks_again(nodes: int, waiting: int, work: PlannedWork) -> tuple[float, floa
         "one", begun=NOW, canaries=dict.fromkeys((f"n{index}" for index in range(60)), NOW), version="1"
     )
     state = FleetState(permits, breaker=breaker, size=size, is_counted=True)
-    move = Rollout(state, Holder("me", "u"), work, RULES, PATH, NOW, lambda: 0.5).next_move()
+    move = Rollout(state, Holder("me", "u"), work, RULES, PATH, NOW, lambda: 0.5, labelled=False).next_move()
     assert isinstance(move, Wait)
     return move.seconds, move.spread
 
@@ -47,17 +49,18 @@ def test_who_waits_for_a_permit_asks_again_when_one_is_likely_to_be_free(
 
 
 @pytest.mark.parametrize(
-    ("nodes", "waiting", "again"),
+    ("nodes", "waiting", "work", "again"),
     [
-        (3, 0, (4.0, 4.0)),
-        (3000, 0, (4.0, 200.0)),  # 15 questions a second
-        (3000, 300, (4.0, 220.0)),
+        (3, 0, SOON, (4.0, 4.0)),
+        (3000, 0, SOON, (4.0, 200.0)),  # 15 questions a second
+        (3000, 300, SOON, (4.0, 220.0)),
+        (3000, 300, replace(SOON, restarts_kubelet=False), (4.0, 200.0)),  # it does not queue for a permit
     ],
 )
 def test_who_waits_for_a_canary_that_is_soon_through_asks_again_soon(
-    nodes: int, waiting: int, again: tuple[float, float]
+    nodes: int, waiting: int, work: PlannedWork, again: tuple[float, float]
 ) -> None:
-    assert asks_again(nodes, waiting, SOON) == again
+    assert asks_again(nodes, waiting, work) == again
 
 
 def test_who_was_just_too_late_asks_again_at_once() -> None:
