@@ -30,7 +30,7 @@ from installer.cluster.leases import (
     read_permits,
     rollout_query,
 )
-from installer.cluster.permits import is_holder_gone
+from installer.cluster.permit_choice import is_holder_gone
 from installer.cluster.rollout import (
     CheckHolder,
     FleetState,

@@ -24,7 +24,7 @@ from installer.cluster.leases import (
     permits_of,
     read_permits,
 )
-from installer.cluster.permits import choose, pick_suspect
+from installer.cluster.permit_choice import choose_permit, pick_suspect
 from installer.cluster.size import POLLS_PER_SECOND, FleetSize, all_poll_within, poll_seconds, read_size
 from installer.model.event import name_some
 from installer.model.fleet import FLEET, FleetRules, PlannedWork
@@ -225,7 +225,7 @@ class Rollout:
     def _find_permit(self) -> Move:
         """Find one that may be taken. If this node holds one already, only that."""
         state = self.state
-        choice = choose(state.permits, self.me, self._limit, self.now, self.random, state.gone or "")
+        choice = choose_permit(state.permits, self.me, self._limit, self.now, self.random, state.gone or "")
         if choice.mine or choice.free:
             return TakePermit((choice.mine,) if choice.mine else choice.free)
         old = pick_suspect(choice.held, self.now, self.random) if state.gone is None else None

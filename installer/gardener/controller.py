@@ -28,7 +28,7 @@ from installer.gardener.shoots import Shoots
 from installer.gardener.status import Operation
 from installer.gardener.watchdog import Watchdog
 from installer.gardener.work_queue import WorkQueue
-from installer.gardener.write import carry_out
+from installer.gardener.write_decision import write_decision
 from installer.model.names import Mode
 from installer.operator.api import ApiError, KubeApi
 from installer.operator.kube_objects import Object
@@ -154,7 +154,7 @@ class Controller:
             decision = after_sweep(situation, decision, self._shoots.sweep(namespace))
         if decision.uninstall:
             self._shoots.uninstall(namespace)
-        carry_out(self._seed, situation, decision, self._setup.instance)
+        write_decision(self._seed, situation, decision, self._setup.instance)
         self._log_operation(key, decision.report.operation)
         return decision.again
 

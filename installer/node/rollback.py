@@ -55,7 +55,7 @@ _SLOW = "This node starts the proxy slowly: the next run uses a longer timeout"
 _RESCUE_SETTLE = 2.0  # seconds: a node that may go NotReady has no time for more
 
 
-class _Unstoppable:
+class _UnstoppableClock:
     """A clock whose waits no signal ends: a rollback that stops half-way is worse than a late one."""
 
     def __init__(self, clock: Clock) -> None:
@@ -103,7 +103,7 @@ def _roll_back(
 ) -> InstallerError:
     """Undo what the plan of `assessment` did (`progress`), and return the error that reports the outcome
     (exit 5 or 6)."""
-    run = replace(run, host=replace(run.host, clock=_Unstoppable(run.host.clock)))
+    run = replace(run, host=replace(run.host, clock=_UnstoppableClock(run.host.clock)))
     unit = progress.failed_unit
     if unit:
         run.host.journal.sync()

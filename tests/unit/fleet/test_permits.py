@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from installer.cluster.leases import Holder, Permit, permit_name, permits_of, share_of
-from installer.cluster.permits import choose
+from installer.cluster.permit_choice import choose_permit
 from tests.lib.fleet_bench import (
     LEASES,
     NEW,
@@ -52,12 +52,12 @@ def test_a_node_takes_a_permit_only_where_there_is_room(
         for index, (node, left) in held.items()
     ]
     at_work = [permit for permit in permits if permit.is_held(100.0)]
-    choice = choose(permits, Holder("me", "me"), limit, 100.0, lambda: start)
+    choice = choose_permit(permits, Holder("me", "me"), limit, 100.0, lambda: start)
     assert len(choice.free) == max(0, limit - len(at_work))  # each may be taken by another node by then
     assert not {permit.name for permit in choice.free} & {permit.name for permit in at_work}
     for permit in at_work:
         node, _, uid = permit.holder.partition("/")
-        found = choose(permits, Holder(node, uid), limit, 100.0, lambda: start)
+        found = choose_permit(permits, Holder(node, uid), limit, 100.0, lambda: start)
         assert found.mine
         assert not found.free
 

@@ -16,20 +16,20 @@ _OLD = 120.0  # seconds: whoever has held a permit for longer may be gone
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class PermitChoice:
     mine: Permit | None = None  # this node holds it already
     free: tuple[Permit, ...] = ()  # else: may be taken, in the order of the attempts
     held: tuple[Permit, ...] = ()  # if there are neither: those of others, the oldest first
 
 
-def choose(
+def choose_permit(
     permits: Sequence[Permit],
     me: Holder,
     limit: int,
     now: float,
     random: Callable[[], float],
     gone: str = "",
-) -> Choice:
+) -> PermitChoice:
     """Choose for `me`. The Node of the holder `gone` does not exist any more. Nodes that ask at the same time
     try different permits first."""
     earlier = {permit.holder for permit in permits if permit.node == me.node} - {me.identity, ""}
@@ -44,9 +44,9 @@ def choose(
     )
     mine = next((permit for permit in held if permit.holder == me.identity), None)
     if mine is not None:
-        return Choice(mine=mine)
+        return PermitChoice(mine=mine)
     if len(held) >= limit:
-        return Choice(held=tuple(held))
+        return PermitChoice(held=tuple(held))
     # Together with those that are held there are `limit` of them: nodes that take one at the same moment are
     # not too many, whichever they take.
     shut = {permit.name for permit in held} | {permit.name for permit in permits if permit.is_lost(now)}
@@ -54,7 +54,9 @@ def choose(
     names = list(islice(free, limit - len(held)))
     known = {permit.name: permit for permit in permits}
     start = int(random() * len(names))
-    return Choice(free=tuple(known.get(name, Permit(name)) for name in (*names[start:], *names[:start])))
+    return PermitChoice(
+        free=tuple(known.get(name, Permit(name)) for name in (*names[start:], *names[:start]))
+    )
 
 
 def pick_suspect(held: Sequence[Permit], now: float, random: Callable[[], float]) -> Permit | None:

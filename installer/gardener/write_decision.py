@@ -24,7 +24,7 @@ _PROGRAM = "cri-resmgr-installer"
 _NOTE = 1024  # bytes, of an Event (Kubernetes API reference, events.k8s.io/v1)
 
 
-def carry_out(api: KubeApi, situation: Situation, decision: Decision, instance: str) -> None:
+def write_decision(api: KubeApi, situation: Situation, decision: Decision, instance: str) -> None:
     """`instance` is who acts, for the Events. Raises ApiError."""
     extension, resource = situation.extension, situation.resource
     version = extension.version
