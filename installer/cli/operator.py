@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from installer.cli.options import Options
 from installer.errors import InstallerError, InterruptedRunError, InvalidInputError
@@ -130,14 +130,11 @@ def _print_translation(translation: Translation, output: str) -> int:
     from installer.manifests.text import dump_objects
     from installer.model.jsontext import to_camel
 
-    documents: Sequence[dict[str, Any]] = translation.resources
-    if output == "helm":
-        values, translation = translation.as_values()
-        documents = [values] if values else []
-    remark = (
-        "" if translation.resources else "nothing to print: no plugin implements a policy of these configs\n"
-    )
-    return _print(to_camel(translation), dump_objects(documents), translation.report, remark, output)
+    remark = "nothing to print: no plugin implements a policy of these configs\n"
+    remark = "" if translation.resources else remark
+    translation = translation.as_values() if output == "helm" else translation
+    text = dump_objects(translation.resources)
+    return _print(to_camel(translation), text, translation.report, remark, output)
 
 
 def _print_workloads(workloads: Sequence[Workload], output: str) -> int:
@@ -150,7 +147,9 @@ def _print_workloads(workloads: Sequence[Workload], output: str) -> int:
     return _print({"workloads": listed}, patches, report, remark if workloads else "", output)
 
 
-def _print(document: Mapping[str, Any], text: str, report: Sequence[Entry], remark: str, output: str) -> int:
+def _print(
+    document: Mapping[str, object], text: str, report: Sequence[Entry], remark: str, output: str
+) -> int:
     """Print the document as JSON or the text, and the report on stderr. Return the exit code."""
     from installer.report.terminal import one_line, write_json
 
@@ -161,7 +160,7 @@ def _print(document: Mapping[str, Any], text: str, report: Sequence[Entry], rema
     for entry in report:
         sys.stderr.write(f"{one_line(entry.line)}\n")
     sys.stderr.write(remark)
-    return _PENDING if any(entry.lost for entry in report) else 0
+    return _PENDING if any(entry.grade == "lost" for entry in report) else 0
 
 
 def _confirm() -> None:

@@ -15,13 +15,12 @@ from typing import Any
 from installer.errors import InvalidInputError
 from installer.inputs.yaml_document import parse_document
 from installer.operator.api import ApiError, KubeApi, Resource
-from installer.operator.kube_objects import Object, items_at, mapping_at, text_at
+from installer.operator.kube_objects import items_at, mapping_at, text_at
 from installer.operator.nri_table import Grade, find_row, load_table
 from installer.operator.translate import Entry
 
 _OLD = "cri-resource-manager.intel.com"
 _WEBHOOKS = "intel.com/resources"  # written by cri-resmgr's webhook
-_EACH = "/each"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,11 +38,17 @@ class Workload:
 def find_workloads(api: KubeApi) -> Iterator[Workload]:
     """Yield those of all namespaces that have an annotation of cri-resmgr. An object with an owner follows
     its owner. Raises ApiError."""
-    for name, path in load_table().workloads.items():
-        kind = Resource(*name.split("/"))
+    for resource, path in load_table()["workloads"].items():
+        kind = Resource(*resource.split("/"))
         for each in api.list_objects(kind):
-            if not any(True for _ in items_at(each, "metadata", "ownerReferences")):
-                yield from _translate_workload(kind, path, each)
+            namespace, name = (text_at(each, "metadata", key) for key in ("namespace", "name"))
+            title, template = f"{namespace}/{kind.plural}/{name}", mapping_at(each, *path)
+            old = mapping_at(template, "metadata", "annotations")
+            containers = [text_at(one, "name") for one in items_at(template, "spec", "containers")]
+            new, report = translate_annotations(old, containers, title)
+            if report and not any(items_at(each, "metadata", "ownerReferences")):
+                patch = _build_patch(namespace, kind.plural, name, path, new)
+                yield Workload(title, report, new, patch, new.keys() <= old.keys())
 
 
 def find_unready(api: KubeApi) -> tuple[str, ...]:
@@ -54,25 +59,17 @@ def find_unready(api: KubeApi) -> tuple[str, ...]:
         return ()
 
 
-def _translate_workload(kind: Resource, path: Sequence[str], workload: Object) -> Iterator[Workload]:
-    template = mapping_at(workload, *path)
-    old = mapping_at(template, "metadata", "annotations")
-    namespace, name = (text_at(workload, "metadata", key) for key in ("namespace", "name"))
-    title = f"{namespace}/{kind.plural}/{name}"
-    containers = [text_at(each, "name") for each in items_at(template, "spec", "containers")]
-    new, report = translate_annotations(old, containers, title)
-    if not report:
-        return
-    body: Any = {"metadata": {"annotations": new}}
+def _build_patch(namespace: str, kind: str, name: str, path: Sequence[str], new: Mapping[str, str]) -> str:
+    title = f"# {namespace}/{kind}/{name}"
+    if not new:
+        return f"{title}: no plugin has an equivalent of its annotations"
+    if kind in ("jobs", "pods"):
+        return f"{title} cannot be changed: recreate it with {json.dumps(new)}"
+    body: Mapping[str, Any] = {"metadata": {"annotations": new}}
     for key in reversed(path):
         body = {key: body}
-    words = ["-n", namespace, "patch", kind.plural, name, "--type", "merge", "-p", json.dumps(body)]
-    patch = shlex.join(["kubectl", *words])
-    if not new:
-        patch = f"# {title}: no plugin has an equivalent of its annotations"
-    elif kind.plural in ("jobs", "pods"):
-        patch = f"# {title} cannot be changed: recreate it with {json.dumps(new)}"
-    yield Workload(title, report, new, patch, new.keys() <= old.keys())
+    words = ["kubectl", "-n", namespace, "patch", kind, name, "--type", "merge", "-p", json.dumps(body)]
+    return shlex.join(words)
 
 
 def translate_annotations(
@@ -91,10 +88,10 @@ def translate_annotations(
 
 
 def _translate(key: str, value: str, containers: Sequence[str]) -> tuple[Grade, dict[str, str], str]:
-    row, places = find_row(load_table().rows["annotations"], tuple(key.split("/")), value)
-    into = {"/".join(place): value for place in places}
-    each = next((target.removesuffix(_EACH) for target in into if target.endswith(_EACH)), "")
-    return _expand(each, value, containers) if each else (row.grade, into, row.note)
+    row, places = find_row(load_table()["rows"]["annotations"], tuple(key.split("/")), value)
+    if places and places[0][-1] == "each":
+        return _expand(places[0][0], value, containers)
+    return row.grade, {"/".join(place): value for place in places}, row.note
 
 
 def _expand(target: str, value: str, containers: Sequence[str]) -> tuple[Grade, dict[str, str], str]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache, partial
+from itertools import product
 from typing import Annotated, Any, NamedTuple
 
 from pydantic import AfterValidator, ConfigDict, StrictBool, StrictInt, TypeAdapter, ValidationError
@@ -18,6 +18,7 @@ from installer.model.containers import parse_list
 from installer.rendering import template_text
 
 EMPTY: tuple[Any, ...] = (None, {}, [])
+_CHOICE = re.compile(r"\{([^}]*)\}")
 
 
 class Grade(StrEnum):
@@ -39,25 +40,6 @@ class Row(NamedTuple):
     note: str
 
 
-@dataclass(frozen=True, slots=True)
-class Table:
-    """See templates/nri-plugins.yaml. `defaults` are by kind, `types` (of balloons) by policy. `workloads`: a
-    kind of Kubernetes -> the path to its pod template."""
-
-    kinds: Mapping[str, str]
-    rows: Mapping[str, tuple[Row, ...]]
-    defaults: Mapping[str, dict[str, Any]]
-    types: Mapping[str, dict[str, Any]]
-    workloads: Mapping[str, tuple[str, ...]]
-
-    def rows_of(self, policy: str, *, rdt_off: bool) -> tuple[Row, ...]:
-        """Return the rows for a configuration with this active policy, the first ones first. `rdt_off`: its
-        RDT mode leaves the classes alone."""
-        rdt = self.rows["rdt off"] if rdt_off else ()
-        kind = self.kinds.get(policy, "no resource")
-        return self.rows.get(policy, ()) + self.rows[kind] + rdt + self.rows["common"]
-
-
 def find_row(rows: Iterable[Row], path: KeyPath, value: Any) -> tuple[Row, tuple[KeyPath, ...]]:
     """Return the first row that is for the value, and where the value goes. The last row must match all."""
     for row in rows:
@@ -68,14 +50,14 @@ def find_row(rows: Iterable[Row], path: KeyPath, value: Any) -> tuple[Row, tuple
 
 
 @cache
-def load_table() -> Table:
-    data: Any = parse_document(template_text("nri-plugins.yaml").encode(), "nri-plugins.yaml").data
+def load_table() -> Mapping[str, Any]:
+    """Return templates/nri-plugins.yaml, its rows as tuples of Row."""
+    table: Any = parse_document(template_text("nri-plugins.yaml").encode(), "nri-plugins.yaml").data
     named = (_number, _cpus, _period, _sampling, _debug_sources)
     conversions: dict[str, Callable[[Any], Any]] = {each.__name__.removeprefix("_"): each for each in named}
     conversions |= {name: partial(_typed, kind) for name, kind in _TYPES.items()}
-    conversions |= {name: partial(_choose, choices) for name, choices in data["choices"].items()}
-    rows = {name: tuple(_rows(lines, conversions)) for name, lines in data["rows"].items()}
-    return Table(data["kinds"], rows, data["defaults"], data["types"], data["workloads"])
+    conversions |= {name: partial(_choose, choices) for name, choices in table["choices"].items()}
+    return {**table, "rows": {name: tuple(_rows(text, conversions)) for name, text in table["rows"].items()}}
 
 
 def _rows(lines: str, conversions: Mapping[str, Callable[[Any], Any]]) -> Iterator[Row]:
@@ -86,24 +68,17 @@ def _rows(lines: str, conversions: Mapping[str, Callable[[Any], Any]]) -> Iterat
         graded = grade or (Grade.APPROXIMATE if note else Grade.EXACT)
         source, limited, values = source.partition("~")
         limit = re.compile(values if limited else ".*", re.IGNORECASE | re.DOTALL)
-        for each, to in _alternatives(source, targets):
-            places = tuple(to.replace("/", "\0").replace("*", "%s").split())
-            yield Row(_paths(each), limit, places, conversions[how], graded, note)
+        choices = [each.split(",") for each in _CHOICE.findall(source)]
+        for chosen in product(*choices):
+            path = _compile(_CHOICE.sub("{}", source).format(*chosen))
+            places = targets.format(*chosen).replace("/", "\0").replace("*", "%s").split()
+            yield Row(path, limit, tuple(places), conversions[how], graded, note)
 
 
-def _paths(source: str) -> re.Pattern[str]:
+def _compile(source: str) -> re.Pattern[str]:
     """Ignore the case of keys, as cri-resmgr does."""
     text = re.escape(source).replace("/", "\0").replace("\0\\*\\*", "(?:\0.*)?").replace("\\*", "([^\0]*)")
     return re.compile(text, re.IGNORECASE | re.DOTALL)
-
-
-def _alternatives(source: str, target: str) -> Iterator[tuple[str, str]]:
-    found = re.search(r"\{([^}]*)\}", source)
-    if found is None:
-        yield source, target
-        return
-    for each in found[1].split(","):
-        yield from _alternatives(source.replace(found[0], each, 1), target.replace("{}", each, 1))
 
 
 # Conversions return what is written. They raise ValueError for a value that cri-resmgr refuses as well.

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from typing import Any
 
 from installer.errors import InvalidInputError
@@ -37,10 +37,6 @@ class Entry:
     note: str = ""
 
     @property
-    def lost(self) -> bool:
-        return self.grade is Grade.LOST
-
-    @property
     def line(self) -> str:
         """The entry as a line for people."""
         where = f"{self.config}: {'.'.join(self.path)}" if self.path else self.config
@@ -55,19 +51,16 @@ class Translation:
     resources: tuple[dict[str, Any], ...] = ()
     report: tuple[Entry, ...] = ()
 
-    def as_values(self) -> tuple[dict[str, Any], Translation]:
-        """Return Helm values for the chart of the default's policy. The report of the second value also has
-        the groups and nodes, for which a chart has no place."""
-        values, entries = dict[str, Any](), list(self.report)
-        for name, resource in ((each["metadata"]["name"], each) for each in self.resources):
-            if name == "default":
-                values = {"config": copy.deepcopy(resource["spec"])}
-                rdt = values["config"]["control"]["rdt"]
-                rdt.setdefault("partitions", {}).setdefault(_CHART_PARTITION, None)
-            else:
-                note = "charts take only the default: apply --output yaml"
-                entries.append(Entry(name, (), Grade.LOST, (), note))
-        return values, replace(self, report=tuple(entries))
+    def as_values(self) -> Translation:
+        """Return the Helm values for the chart of the default's policy in place of the resources. A chart has
+        no place for groups and nodes: the report has them, too."""
+        specs = {each["metadata"]["name"]: copy.deepcopy(each["spec"]) for each in self.resources}
+        default = specs.pop("default", None)
+        if default:
+            default["control"]["rdt"].setdefault("partitions", {}).setdefault(_CHART_PARTITION, None)
+        note = "charts take only the default: apply --output yaml"
+        left = tuple(Entry(name, (), Grade.LOST, (), note) for name in specs)
+        return Translation(({"config": default},) if default else (), self.report + left)
 
 
 def translate(configs: Mapping[str, str]) -> Translation:
@@ -75,9 +68,8 @@ def translate(configs: Mapping[str, str]) -> Translation:
 
     Raises InvalidInputError with every fault that cri-resmgr would refuse as well.
     """
-    faults: list[str] = []
-    for key, content in configs.items():
-        faults += find_faults(STATIC_CONFIGS.get(key, key), content.encode("utf-8", "replace"))
+    given = ((STATIC_CONFIGS.get(key, key), text.encode("utf-8", "replace")) for key, text in configs.items())
+    faults = [fault for name, content in given for fault in find_faults(name, content)]
     if faults:
         raise InvalidInputError(faults, "correct the configs; nothing was printed")
     base = next((each for each in ("force", "default") if each in configs), "fallback")
@@ -90,8 +82,10 @@ def translate(configs: Mapping[str, str]) -> Translation:
             words = parse_extra_options(configs[key])
             report += [Entry(key, (word,), Grade.LOST, (), note) for word in words]
         elif key in names:
-            config = _Config(key, _parse(configs[key]), report, faults)
-            resources += config.build_resource(names[key])
+            found, entries, refused = _build_resource(key, names[key], _parse(configs[key]))
+            resources += found
+            report += entries
+            faults += refused
         else:
             note = f"on every node {base} takes precedence"
             report += [Entry(key, path, Grade.IDLE, (), note) for path, _ in leaves(_parse(configs[key]))]
@@ -124,71 +118,68 @@ def leaves(data: Any, path: KeyPath = ()) -> Iterator[tuple[KeyPath, Any]]:
         yield path, data
 
 
-@dataclass(slots=True)
-class _Config:
-    """One configuration as a whole: cri-resmgr merges none."""
-
-    name: str
-    data: dict[str, Any]
-    report: list[Entry]  # of all configurations
-    faults: list[str]  # the same
-    values: dict[KeyPath, Any] = field(default_factory=dict)  # of the resource's spec
-
-    def build_resource(self, name: str) -> Iterator[dict[str, Any]]:
-        """Yield the resource, if the policy has one."""
-        table, active = load_table(), Asked.of(self.data).policy
-        kind = table.kinds.get(active)
-        rdt_off = mapping_at(self.data, "rdt", "options").get("mode") in ("Discovery", "Disabled")
-        rows = table.rows_of(active, rdt_off=rdt_off)
-        for path, value in leaves(self.data):
-            known = ("policy", "section", *path[2:]) if path[:2] == ("policy", active) else path
-            try:
-                self.report.append(self._convert(path, value, *find_row(rows, known, value)))
-            except ValueError as error:
-                self.faults.append(f"{self.name}: {'.'.join(path)}: {error}")
-        if kind is None:
-            return
-        self._complete(active)
-        spec = copy.deepcopy(table.defaults[kind])
-        for (*parents, key), value in self.values.items():
-            place = spec
-            for each in parents:
-                place = place.setdefault(each, {})
-            place[key] = value
-        # The items of these lists are in mappings until here, by number and by name.
-        types, classes = spec.get("balloonTypes", {}), spec.get("cpuClasses", {})
-        for number, each in types.items():
-            if not each.get("name"):
-                self.faults.append(f"{self.name}: policy.{active}: item {number} has no Name")
-        if kind == "BalloonsPolicy":
-            spec["balloonTypes"] = [table.types[active] | each for each in types.values()]
-        if classes:
-            spec["cpuClasses"] = [{"name": each, **limits} for each, limits in classes.items()]
-        metadata = {"name": name, "namespace": _NAMESPACE}
-        yield {"apiVersion": API_VERSION, "kind": kind, "metadata": metadata, "spec": spec}
-
-    def _complete(self, active: str) -> None:
-        """Add what a value means beyond the key that it becomes, and what cri-resmgr misses."""
-        if not mapping_at(self.data, "policy", "ReservedResources"):
-            self.faults.append(f"{self.name}: policy.ReservedResources.CPU: {active} needs it, such as 750m")
-        if mapping_at(self.data, "rdt") and "mode" not in mapping_at(self.data, "rdt", "options"):
-            self.values["control", "rdt", "enable"] = True  # cri-resmgr's default is the mode Full
-        if mapping_at(self.data, "blockio", "Classes"):
-            self.values["control", "blockio"] = {"enable": True, "usePodQoSAsDefaultClass": True}
-
-    def _convert(self, path: KeyPath, value: Any, row: Row, places: tuple[KeyPath, ...]) -> Entry:
-        """Write the value into the spec. Return what became of it. Raises ValueError for what cri-resmgr
-        refuses."""
-        grade, note = row.grade, row.note
+def _build_resource(
+    config: str, name: str, data: dict[str, Any]
+) -> tuple[list[dict[str, Any]], list[Entry], list[str]]:
+    """Return the resource, if the policy has one, the report, and what cri-resmgr refuses. `config` is the
+    whole configuration of a node: cri-resmgr merges none."""
+    table, active = load_table(), Asked.of(data).policy
+    kind = table["kinds"].get(active, "no resource")
+    rdt_off = mapping_at(data, "rdt", "options").get("mode") in ("Discovery", "Disabled")
+    sections = (active, kind, "rdt off" if rdt_off else "", "common")
+    rows = [row for each in sections for row in table["rows"].get(each, ())]
+    spec, values = copy.deepcopy(table["defaults"].get(kind, {})), dict[KeyPath, Any]()
+    report, faults = list[Entry](), list[str]()
+    for path, value in leaves(data):
+        known = ("policy", "section", *path[2:]) if path[:2] == ("policy", active) else path
         try:
-            written = dict.fromkeys(places, row.convert(value))
-        except ValueError:
-            if value not in EMPTY:
-                raise
-            written = {}
-        if value in EMPTY and not written:
-            grade, note = Grade.IDLE, "empty"
-        if self.values.keys() & written.keys():
-            grade, written, note = Grade.LOST, {}, "another key has set this already"
-        self.values |= written
-        return Entry(self.name, path, grade, tuple(".".join(("spec", *place)) for place in written), note)
+            grade, written, note = _convert(value, *find_row(rows, known, value), values)
+        except ValueError as error:
+            faults.append(f"{config}: {'.'.join(path)}: {error}")
+            continue
+        values |= written
+        report.append(
+            Entry(config, path, grade, tuple(".".join(("spec", *place)) for place in written), note)
+        )
+    if not spec:
+        return [], report, faults
+    if not mapping_at(data, "policy", "ReservedResources"):
+        faults.append(f"{config}: policy.ReservedResources.CPU: {active} needs it, such as 750m")
+    # What a value means beyond the key that it becomes.
+    if mapping_at(data, "rdt") and "mode" not in mapping_at(data, "rdt", "options"):
+        values["control", "rdt", "enable"] = True  # cri-resmgr's default is the mode Full
+    if mapping_at(data, "blockio", "Classes"):
+        values["control", "blockio"] = {"enable": True, "usePodQoSAsDefaultClass": True}
+    for (*parents, key), value in values.items():
+        place = spec
+        for each in parents:
+            place = place.setdefault(each, {})
+        place[key] = value
+    # The items of these lists are in mappings until here, by number and by name.
+    types, classes = spec.get("balloonTypes", {}), spec.get("cpuClasses", {})
+    unnamed = [number for number, each in types.items() if not each.get("name")]
+    faults += [f"{config}: policy.{active}: item {number} has no Name" for number in unnamed]
+    if kind == "BalloonsPolicy":
+        spec["balloonTypes"] = [table["types"][active] | each for each in types.values()]
+    if classes:
+        spec["cpuClasses"] = [{"name": each, **limits} for each, limits in classes.items()]
+    metadata = {"name": name, "namespace": _NAMESPACE}
+    return [{"apiVersion": API_VERSION, "kind": kind, "metadata": metadata, "spec": spec}], report, faults
+
+
+def _convert(
+    value: Any, row: Row, places: tuple[KeyPath, ...], taken: Mapping[KeyPath, Any]
+) -> tuple[Grade, Mapping[KeyPath, Any], str]:
+    """Return what becomes of the value, what is written into the spec, and a note. Raises ValueError for what
+    cri-resmgr refuses."""
+    try:
+        written = dict.fromkeys(places, row.convert(value))
+    except ValueError:
+        if value not in EMPTY:
+            raise
+        written = {}
+    if value in EMPTY and not written:
+        return Grade.IDLE, {}, "empty"
+    if taken.keys() & written.keys():
+        return Grade.LOST, {}, "another key has set this already"
+    return row.grade, written, row.note

@@ -411,7 +411,7 @@ def test_without_mode_full_partitions_have_no_effect(mode: str) -> None:
 def test_a_policy_without_a_plugin(policy: str, lost: int) -> None:
     pools = "static-pools: {pools: {a: 1}}" if policy == "static-pools" else "static-pools: {ConfDirPath: /x}"
     found = translate({"fallback": f"policy: {{Active: {policy}, ReservedResources: {{CPU: 1}}, {pools}}}"})
-    assert (found.resources, sum(each.lost for each in found.report)) == ((), lost)
+    assert (found.resources, sum(each.grade is Grade.LOST for each in found.report)) == ((), lost)
 
 
 RESERVED = "policy:\n  Active: balloons\n  ReservedResources: {CPU: 1}\n"
@@ -438,7 +438,7 @@ def test_what_cri_resmgr_refuses_is_refused(config: str, fault: str) -> None:
 
 def test_nothing_is_lost_with_an_empty_mapping() -> None:
     found = translate({"fallback": f"{RESERVED}dump: {{}}\nblockio: {{Classes: {{}}}}\n"})
-    assert not any(each.lost for each in found.report)
+    assert not any(each.grade is Grade.LOST for each in found.report)
 
 
 def test_cpus_of_a_cgroup_are_lost_and_said() -> None:
@@ -449,7 +449,8 @@ def test_cpus_of_a_cgroup_are_lost_and_said() -> None:
 
 def test_values_of_a_chart_leave_nothing_of_its_own() -> None:
     found = translate({"fallback": FULL["topology-aware"], "group.g": FULL["balloons"]})
-    values, found = found.as_values()
+    found = found.as_values()
+    [values] = found.resources
     assert values["config"]["control"]["rdt"]["partitions"].keys() == {"one", "fullCache"}
     assert values["config"]["control"]["rdt"]["partitions"]["fullCache"] is None
     assert [each.config for each in found.report if "charts take only the default" in each.note] == [
