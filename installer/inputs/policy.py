@@ -14,7 +14,7 @@ from installer.errors import InvalidInputError
 from installer.inputs.yaml_document import parse_document
 from installer.model import paths
 from installer.model.controls import Control
-from installer.model.host import ABSENT, HostSnapshot
+from installer.model.host import ABSENT, Content, HostSnapshot
 from installer.model.plan import Desired
 from installer.model.proxy import PolicyInForce, PolicySource, ProxyCache
 
@@ -117,18 +117,22 @@ def asked_by_agent(cache: ProxyCache) -> Asked:
     return Asked.of({name: _data_in(text.encode("utf-8", "replace")) for name, text in cache.agent.items()})
 
 
-def controls_of(texts: Iterable[bytes], cache: ProxyCache) -> frozenset[Control]:
+def controls_of(contents: Iterable[Content | None], cache: ProxyCache) -> frozenset[Control]:
     """The kernel settings, besides containers' CPUs and memory, that these configurations or the one from the
-    agent change."""
+    agent change. A configuration that is not at hand as bytes, such as a damaged copy, may change all."""
+    given = list(filter(None, contents))
+    texts = [content for content in given if isinstance(content, bytes)]
+    if len(texts) < len(given):
+        return frozenset(Control)
     agents = {name: _data_in(text.encode("utf-8", "replace")) for name, text in cache.agent.items()}
-    given = {
+    keys = {
         f"{section}.{key.lower()}"
         for data in (agents, *map(_data_in, texts))
         for section, content in unfold(data).items()
         for key, value in unfold(content).items()
         if value
     }
-    return frozenset(control for key, control in _CONTROLS.items() if key in given)
+    return frozenset(control for key, control in _CONTROLS.items() if key in keys)
 
 
 def _policy_at(path: str, snapshot: HostSnapshot) -> str:

@@ -7,9 +7,9 @@ not keep a node from being removed.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import chain
 
 from installer.errors import InstallerError
 from installer.host.ports import Files, Host
@@ -22,11 +22,9 @@ from installer.model.plan import Desired
 from installer.model.proxy import ProxyCache
 from installer.node.pinning import read_cache
 
-_CPU = re.compile(r"cpu\d+")
 _CPUS = "/sys/devices/system/cpu"
 _UNCORE = f"{_CPUS}/intel_uncore_frequency"
 _RESCTRL, _PREFIX = "/sys/fs/resctrl", "cri-resmgr."
-_GROUPS = "mon_groups"
 _LIMIT = 1 << 16  # bytes of a file in /sys
 
 
@@ -49,15 +47,13 @@ class Return:
 def _used_before(snapshot: HostSnapshot) -> frozenset[Control]:
     """By the configurations on the host: whatever they set may be set already."""
     contents = (snapshot.files.get(path, ABSENT).content for path in paths.CONFIG_FILES)
-    return controls_of(filter(None, contents), snapshot.cache)
+    return controls_of(contents, snapshot.cache)
 
 
 def _used_by(desired: Desired, cache: ProxyCache) -> frozenset[Control]:
     """By the configurations that should be on the host."""
-    contents = [file.content for file in desired.files if file.path in paths.CONFIG_FILES]
-    texts = [content for content in contents if isinstance(content, bytes)]
-    lost = len(texts) < len(contents)  # a damaged one may set anything
-    return frozenset(Control) if lost else controls_of(texts, cache)
+    contents = (file.content for file in desired.files if file.path in paths.CONFIG_FILES)
+    return controls_of(contents, cache)
 
 
 def due_controls(claimed: Originals, desired: Desired, snapshot: HostSnapshot) -> Originals:
@@ -74,17 +70,14 @@ def due_controls(claimed: Originals, desired: Desired, snapshot: HostSnapshot) -
 
 def claim_controls(claimed: Originals, desired: Desired, snapshot: HostSnapshot, files: Files) -> Originals:
     """`claimed`, plus the originals of what `desired` sets for the first time on this host."""
-    used = _used_by(desired, snapshot.cache)
-    new = used - claimed.keys()
-    known = new - _used_before(snapshot) if new else new
-    return {**claimed, **{control: _originals(control, files) for control in sorted(known)}}
+    used = _used_by(desired, snapshot.cache) - claimed.keys() - _used_before(snapshot)
+    return {**claimed, **{control: _originals(control, files) for control in sorted(used)}}
 
 
 def _originals(control: Control, files: Files) -> dict[str, str]:
     places: Iterable[str] = ()
     if control is Control.CPU_FREQUENCY:
-        cpus = filter(_CPU.fullmatch, _list(files, _CPUS))
-        places = _frequency_limits(cpus, _list(files, _UNCORE))
+        places = _frequency_limits(_list(files, _CPUS), _list(files, _UNCORE))
     elif control is Control.RESCTRL:
         places = (f"{_RESCTRL}/schemata",)
     return {place: text for place in places if (text := _read(files, place))}
@@ -113,27 +106,23 @@ def _list(files: Files, path: str) -> tuple[str, ...]:
 
 def find_returns(
     files: Files, due: Originals, cache: ProxyCache, containers: Iterable[RunningContainer]
-) -> tuple[Return, ...]:
+) -> Iterator[Return]:
     """What differs from what was there before cri-resmgr, in the order of restoring."""
-    found: list[Return] = []
     if Control.RESCTRL in due:
-        found += _groups(files)
-        found += _changed(files, due[Control.RESCTRL])
+        yield from _groups(files)
+        yield from _changed(files, due[Control.RESCTRL])
     if Control.CPU_FREQUENCY in due:
-        found += _frequencies(files, due[Control.CPU_FREQUENCY], cache)
-    if Control.BLOCK_IO in due:
-        for container in containers:
-            if container.cgroup is not None and container.cgroup.blkio:
-                found += _block_io(files, container, container.cgroup.blkio)
-    return tuple(found)
+        yield from _frequencies(files, due[Control.CPU_FREQUENCY], cache)
+    for container in containers if Control.BLOCK_IO in due else ():
+        if container.cgroup is not None and container.cgroup.blkio:
+            yield from _block_io(files, container, container.cgroup.blkio)
 
 
 def _groups(files: Files) -> Iterator[Return]:
     """cri-resmgr's groups, monitoring groups first, since removing a control group also removes those in it.
     The kernel moves the tasks of a removed group to its parent."""
-    others = [name for name in _list(files, _RESCTRL) if not name.startswith(_PREFIX)]
-    monitoring = [f"{_RESCTRL}/{_GROUPS}", *(f"{_RESCTRL}/{name}/{_GROUPS}" for name in others)]
-    for parent in (*monitoring, _RESCTRL):
+    others = [f"{_RESCTRL}/{name}" for name in _list(files, _RESCTRL) if not name.startswith(_PREFIX)]
+    for parent in (*(f"{group}/mon_groups" for group in (_RESCTRL, *others)), _RESCTRL):
         for name in _list(files, parent):
             if name.startswith(_PREFIX):
                 yield Return(f"{parent}/{name}", None, f"the resctrl group {parent}/{name}")
@@ -146,22 +135,14 @@ def _changed(files: Files, originals: Mapping[str, str], remark: str = "") -> It
             yield Return(path, original, f"{path}{remark}", now or "nothing")
 
 
-def _frequencies(files: Files, originals: Mapping[str, str], cache: ProxyCache) -> list[Return]:
+def _frequencies(files: Files, originals: Mapping[str, str], cache: ProxyCache) -> Iterator[Return]:
     """The limits that differ from the originals. Without originals: the limits of the CPUs that have a class,
-    compared with the hardware's. The kernel refuses a lower limit above the upper one, so what widens a range
-    comes first."""
-    remark = ""
-    if not originals:
-        limits = _frequency_limits(f"cpu{cpu}" for cpu in cache.classed)
-        originals = {place: _read(files, place.replace("scaling", "cpuinfo")) for place in limits}
-        remark = " (original unknown, using the hardware's limit)"
-    return sorted(_changed(files, originals, remark), key=_narrows)
-
-
-def _narrows(each: Return) -> bool:
-    """Whether it raises a lower limit, or lowers an upper one."""
-    now, wanted = (int(text) if text and text.isdigit() else 0 for text in (each.before, each.value))
-    return wanted < now if "max_freq" in each.path else wanted > now
+    compared with the hardware's."""
+    if originals:
+        return _changed(files, originals)
+    limits = _frequency_limits(f"cpu{cpu}" for cpu in cache.classed)
+    originals = {place: _read(files, place.replace("scaling", "cpuinfo")) for place in limits}
+    return _changed(files, originals, " (original unknown, using the hardware's limit)")
 
 
 def _block_io(files: Files, container: RunningContainer, cgroup: str) -> Iterator[Return]:
@@ -190,9 +171,10 @@ def return_controls(host: Host, due: Originals, endpoint: str, emit: Emit) -> No
     except (InstallerError, OSError) as error:
         _report(Return("", "", "block I/O of the containers"), str(error), emit)
     cache = read_cache(host.files)
-    found = find_returns(host.files, due, cache, containers)
+    found = tuple(find_returns(host.files, due, cache, containers))
     refusals: dict[str, str] = {}
-    for each in found:
+    # The kernel refuses a lower limit above the upper one. So what the first round has left is tried again.
+    for each in chain(found, find_returns(host.files, due, cache, containers)):
         try:
             if each.value is None:
                 host.files.remove_empty_directory(each.path)
