@@ -44,7 +44,7 @@ from installer.cluster.rollout import (
     wait_for_others,
 )
 from installer.cluster.size import FleetSize, build_size, measure
-from installer.cluster.successor import describe_missing, judge, resource_paths
+from installer.cluster.successor import judge, resource_paths
 from installer.cluster.sync import SyncRequest, WorkEnd
 from installer.model.fleet import FLEET, REMOVAL, PermitAnswer, PlannedWork, WorkResult
 
@@ -260,7 +260,9 @@ class PermitClient:
                 if answer.code != _NOT_FOUND:
                     what = "the API server does not return the resources of NRI plugins"
                     return [], f"{what}: {answer.failure}"
-        return found, "" if found else describe_missing(self._rules.successor)
+        wanted = "TopologyAwarePolicy or BalloonsPolicy for this node"
+        hint = "apply the output of `cri-resmgr-installer translate`"
+        return found, "" if found else f"namespace {self._rules.successor} has no {wanted}; {hint}"
 
     def _release(self, name: str, version: str) -> bool:
         """Give the permit back, and return whether it is no longer ours. One that was written since is

@@ -29,25 +29,16 @@ def resource_paths(namespace: str, node: Object) -> Iterator[tuple[str, ...]]:
         yield tuple(f"{_API}/{namespace}/{plural}/{name}" for name in names)
 
 
-def describe_missing(namespace: str) -> str:
-    return (
-        f"namespace {namespace} has no TopologyAwarePolicy or BalloonsPolicy for this node; apply the output "
-        "of `cri-resmgr-installer translate`"
-    )
-
-
 def judge(resources: Sequence[Object], node: str) -> tuple[str, bool]:
     """Return why no plugin serves the node by these resources, empty if one does; and whether one has
     tried."""
     reasons = list[str]()
     for each in resources:
         metadata, status = mapping_at(each, "metadata"), mapping_at(each, "status", "nodes", node)
-        name = f"{each.get('kind')} {metadata.get('namespace')}/{metadata.get('name')}"
         if status.get("generation") != metadata.get("generation"):
             continue
         if status.get("status") == "Success":
             return "", True
+        name = f"{each.get('kind')} {metadata.get('namespace')}/{metadata.get('name')}"
         reasons.append(f"{name}: {str(status.get('errors') or status.get('status'))[:_WHY]}")
-    tried = bool(reasons)
-    why = "; ".join(reasons) if tried else "no NRI plugin reports yet that it serves this node"
-    return why, tried
+    return "; ".join(reasons) or "no NRI plugin reports yet that it serves this node", bool(reasons)

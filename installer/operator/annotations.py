@@ -76,22 +76,17 @@ def translate_annotations(
     old: Mapping[str, Any], containers: Sequence[str], title: str
 ) -> tuple[dict[str, str], tuple[Entry, ...]]:
     """Return the new annotations, and what became of each old one that cri-resmgr, or its webhook, reads."""
-    new: dict[str, str] = {}
-    report = []
+    new, report, rows = dict[str, str](), list[Entry](), load_table()["rows"]["annotations"]
     # The form with a domain of its own takes precedence over the older one, and so comes last.
     for key, value in sorted(old.items(), key=lambda each: (not each[0].startswith(f"{_OLD}/"), each[0])):
         if _OLD in key or key == _WEBHOOKS:
-            grade, into, note = _translate(key, str(value), containers)
+            row, places = find_row(rows, tuple(key.split("/")), value)
+            grade, into, note = row.grade, {"/".join(place): str(value) for place in places}, row.note
+            if places and places[0][-1] == "each":
+                grade, into, note = _expand(places[0][0], str(value), containers)
             new |= into
             report.append(Entry(title, (key,), grade, tuple(into), note))
     return new, tuple(report)
-
-
-def _translate(key: str, value: str, containers: Sequence[str]) -> tuple[Grade, dict[str, str], str]:
-    row, places = find_row(load_table()["rows"]["annotations"], tuple(key.split("/")), value)
-    if places and places[0][-1] == "each":
-        return _expand(places[0][0], value, containers)
-    return row.grade, {"/".join(place): value for place in places}, row.note
 
 
 def _expand(target: str, value: str, containers: Sequence[str]) -> tuple[Grade, dict[str, str], str]:

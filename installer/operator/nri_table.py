@@ -137,9 +137,7 @@ def _period(value: Any) -> str:
 
 
 def _sampling(value: Any) -> int:
-    named = {"disabled": 0.0, "production": 0.1, "testing": 1.0}
-    text = _typed(str, value)
-    return round(float(named.get(text.lower(), text)) * 1_000_000)
+    return round(float(_typed(str, value)) * 1_000_000)
 
 
 def _debug_sources(value: Any) -> list[str]:
