@@ -22,7 +22,7 @@ from installer.cluster.node_status import (
 )
 from installer.cluster.pod_context import PodContext
 from installer.cluster.size import FleetSize, build_size
-from installer.gardener import write as carry_out
+from installer.gardener import write_decision
 from installer.gardener.resources import parse_extension
 from installer.manifests import ManifestOptions, render_objects
 from installer.model.fleet import FleetRules
@@ -57,7 +57,7 @@ def test_events(admin: Caller, node: Object) -> None:
         assert made["involvedObject"]["name"] == node["metadata"]["name"]
     extension = parse_extension({"metadata": {"namespace": "default", "name": "x", "uid": "y"}})
     failed = {"type": "Create", "state": "Error", "description": "\N{SNOWMAN}" * 2000}
-    body = carry_out.build_event(extension, failed, datetime.now(UTC), "replica-1")
+    body = write_decision.build_event(extension, failed, datetime.now(UTC), "replica-1")
     taken(admin, "POST", "/apis/events.k8s.io/v1/namespaces/default/events", body)
 
 
