@@ -20,7 +20,7 @@ from installer.model.event import Event
 if TYPE_CHECKING:
     from installer.operator.annotations import Workload
     from installer.operator.kube import KubeClient
-    from installer.operator.translate import Entry, Translation
+    from installer.operator.translate import Entry
 
 _PENDING = 3
 
@@ -105,6 +105,8 @@ def run_uninstall(arguments: argparse.Namespace, options: Options) -> int:
 
 def run_translate(arguments: argparse.Namespace, options: Options) -> int:
     """Print cri-resmgr's configuration or annotations for nri-plugins. Raises InstallerError."""
+    from installer.manifests.text import dump_objects
+    from installer.model.jsontext import to_camel
     from installer.operator.annotations import find_workloads
     from installer.operator.config_sources import read_cluster, read_directory, read_provider
     from installer.operator.translate import translate
@@ -123,18 +125,12 @@ def run_translate(arguments: argparse.Namespace, options: Options) -> int:
         configs = read_provider(arguments.provider_config)
     else:
         configs = read_directory(Path(arguments.configs))
-    return _print_translation(translate(configs), options.output)
-
-
-def _print_translation(translation: Translation, output: str) -> int:
-    from installer.manifests.text import dump_objects
-    from installer.model.jsontext import to_camel
-
-    remark = "nothing to print: no plugin implements a policy of these configs\n"
-    remark = "" if translation.resources else remark
-    translation = translation.as_values() if output == "helm" else translation
+    translation, remark = translate(configs), ""
+    if not translation.resources:
+        remark = "nothing to print: no plugin implements a policy of these configs\n"
+    translation = translation.as_values() if options.output == "helm" else translation
     text = dump_objects(translation.resources)
-    return _print(to_camel(translation), text, translation.report, remark, output)
+    return _print(to_camel(translation), text, translation.report, remark, options.output)
 
 
 def _print_workloads(workloads: Sequence[Workload], output: str) -> int:

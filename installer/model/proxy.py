@@ -24,8 +24,6 @@ _NANO = {"": 10**9, "m": 10**6, "u": 10**3, "n": 1}
 CACHE_FORMAT = "1"
 """CacheVersion of cri-resmgr v0.8 - v0.9.2."""
 
-_CLASSES = "CPUClassAssignments"
-
 _Shape = type | Mapping[str, "_Shape"]
 _ANY = "*"  # any name
 _TEXTS: _Shape = {_ANY: str}
@@ -112,7 +110,7 @@ def parse_cache(raw: bytes | None) -> ProxyCache:
         policy=policy if isinstance(policy, str) else "",
         agent={str(key): str(text) for key, text in _mapping(data).items()},
         containers=dict(_containers(found.get("Containers"), _mapping(found.get("Pods")))),
-        classed=_classed(_mapping(found.get("PolicyJSON")).get(_CLASSES)),
+        classed=_classed(_mapping(found.get("PolicyJSON")).get("CPUClassAssignments")),
     )
 
 
