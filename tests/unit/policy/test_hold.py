@@ -167,9 +167,9 @@ def test_kubelet_on_a_dead_relay_is_restarted_for_a_persons_hold_to_take_effect(
         bench.settle()
     down = replace(PROXY, active_state=state, main_pid=0)
     hanging = replace(DEAD, proxy=down, hold="broken CPU map")
-    assert bench.look(hanging) is Action.NOTHING
-    assert bench.look(after=15) is Action.NOTHING  # a proxy that a person has stopped stays so
-    assert bench.look(after=6) is Action.RESCUE
+    assert bench.look(hanging, after=60) is Action.NOTHING
+    assert bench.look(after=14) is Action.NOTHING  # a proxy that a person has stopped stays so
+    assert bench.look(after=7) is Action.RESCUE
     bench.end(Outcome(0, restarts=1), replace(hanging, on_relay=False))
     for _heartbeat in range(200):
         assert bench.look(after=HEARTBEAT) is Action.NOTHING
