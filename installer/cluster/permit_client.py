@@ -145,7 +145,7 @@ class PermitClient:
         path = self._context.daemonset_path
         answer = self._call("GET", path)
         if answer.code == _NOT_FOUND and may_be_gone:
-            return replace(state, size=state.size or FleetSize(path), is_counted=True)
+            return replace(state, is_counted=True)
         size = measure(_checked(answer), path, self._now)
         is_news = size.nodes and (size.nodes != state.nodes or not state.knows_size(path, self._now))
         paused = self._write_size(size) if is_news else None

@@ -41,21 +41,21 @@ _LOST = "every permit is dated years ahead; `cri-resmgr-installer rollout retry`
 
 @dataclass(frozen=True, slots=True)
 class FleetState:
+    size: FleetSize  # that a node has last written down
     permits: tuple[Permit, ...] = ()
     paused: str | None = None  # why planned work is paused, None if it is not
     breaker: Breaker | None = None  # of the generation that was asked for; None: no node has started it
     fault: str = ""  # why the breaker cannot be read
-    size: FleetSize | None = None  # that a node has last written down
     is_counted: bool = False  # by this node itself
     labelled: int | None = None  # how many nodes have the label of canaries; None: not asked
     gone: str | None = None  # the holder whose Node is gone; "": the one looked at is there; None: not asked
 
     @property
     def nodes(self) -> int:
-        return self.size.nodes if self.size else 1
+        return self.size.nodes
 
     def knows_size(self, daemonset: str, now: float) -> bool:
-        return self.is_counted or (self.size is not None and self.size.is_fresh(daemonset, now))
+        return self.is_counted or self.size.is_fresh(daemonset, now)
 
 
 def read_fleet_state(leases: object, generation: str, now: float) -> FleetState:
@@ -68,7 +68,7 @@ def read_fleet_state(leases: object, generation: str, now: float) -> FleetState:
         breaker = read_breaker(generation, lease, now) if lease is not None else None
     except ValueError as error:
         fault = str(error)
-    return FleetState(read_permits(leases), read_pause(fleet), breaker, fault, read_size(fleet))
+    return FleetState(read_size(fleet), read_permits(leases), read_pause(fleet), breaker, fault)
 
 
 def read_pause(lease: Mapping[str, Any]) -> str | None:
@@ -212,7 +212,7 @@ class Rollout:
     @property
     def _queue_seconds(self) -> float:
         """Seconds until a node that asks now is likely to get a permit."""
-        if self.state.size is None or not self.work.restarts_kubelet:
+        if not self.work.restarts_kubelet:
             return 0.0
         each = min(_MANY, _GRANT_SECONDS + self._limit / 4)
         return each * self.state.size.waiting / self._limit

@@ -62,11 +62,12 @@ def build_size(size: FleetSize) -> dict[str, str]:
     return {SIZE: json.dumps(asdict(size), separators=(",", ":"))}
 
 
-def read_size(lease: Mapping[str, Any]) -> FleetSize | None:
-    """Read it from the Lease `fleet`. None if no node has written it yet, or if it is not understood."""
+def read_size(lease: Mapping[str, Any]) -> FleetSize:
+    """Read it from the Lease `fleet`. If no node has written it yet, or if it is not understood, the size is
+    that of the smallest fleet, and never fresh."""
     try:
         found = json.loads(str(mapping_at(lease, "metadata", "annotations").get(SIZE, "")))
         nodes, waiting = _count(found["nodes"]), _count(found["waiting"])
         return FleetSize(str(found["daemonset"]), nodes, waiting, float(found["at"]))
     except (ValueError, LookupError, TypeError, OverflowError, RecursionError):
-        return None
+        return FleetSize("")

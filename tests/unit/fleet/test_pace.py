@@ -28,7 +28,7 @@ def asks_again(nodes: int, waiting: int, work: PlannedWork) -> tuple[float, floa
     breaker = Breaker(
         "one", begun=NOW, canaries=dict.fromkeys((f"n{index}" for index in range(60)), NOW), version="1"
     )
-    state = FleetState(permits, breaker=breaker, size=size, is_counted=True)
+    state = FleetState(size, permits, breaker=breaker, is_counted=True)
     move = Rollout(state, Holder("me", "u"), work, RULES, PATH, NOW, lambda: 0.5, labelled=False).next_move()
     assert isinstance(move, Wait)
     return move.seconds, move.spread

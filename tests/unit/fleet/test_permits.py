@@ -64,7 +64,8 @@ def test_a_node_takes_a_permit_only_where_there_is_room(
 
 def test_undisturbed_it_takes_three_requests(store: Store) -> None:
     (node, _, _) = trio(store, anywhere())
-    Node(store, "z", anywhere()).begin(replace(NEW, restarts_kubelet=False))  # breaker and size are there
+    first = Node(store, "z", anywhere()).begin(replace(NEW, restarts_kubelet=False))
+    assert not first.canary  # breaker and size are there
     store.requests.clear()
     assert node.begin().granted
     assert store.holders() == ["a/uid-a"]
