@@ -18,7 +18,7 @@ from installer.inputs.policy import Asked, unfold
 from installer.inputs.yaml_document import KeyPath, parse_document
 from installer.manifests.values import STATIC_CONFIGS
 from installer.operator.kube_objects import mapping_at
-from installer.operator.nri_table import EMPTY, Grade, Row, find_row, load_table
+from installer.operator.nri_table import EMPTY, Grade, find_row, load_table
 
 API_VERSION = "config.nri/v1alpha1"
 _NAMESPACE = "kube-system"  # of the plugins, by their charts
@@ -125,23 +125,8 @@ def _build_resource(
     whole configuration of a node: cri-resmgr merges none."""
     table, active = load_table(), Asked.of(data).policy
     kind = table["kinds"].get(active, "no resource")
-    rdt_off = mapping_at(data, "rdt", "options").get("mode") in ("Discovery", "Disabled")
-    sections = (active, kind, "rdt off" if rdt_off else "", "common")
-    rows = [row for each in sections for row in table["rows"].get(each, ())]
-    spec, values = copy.deepcopy(table["defaults"].get(kind, {})), dict[KeyPath, Any]()
-    report, faults = list[Entry](), list[str]()
-    for path, value in leaves(data):
-        known = ("policy", "section", *path[2:]) if path[:2] == ("policy", active) else path
-        try:
-            grade, written, note = _convert(value, *find_row(rows, known, value), values)
-        except ValueError as error:
-            faults.append(f"{config}: {'.'.join(path)}: {error}")
-            continue
-        values |= written
-        report.append(
-            Entry(config, path, grade, tuple(".".join(("spec", *place)) for place in written), note)
-        )
-    if not spec:
+    values, report, faults = _translate_values(config, data, active, kind)
+    if kind not in table["defaults"]:
         return [], report, faults
     if not mapping_at(data, "policy", "ReservedResources"):
         faults.append(f"{config}: policy.ReservedResources.CPU: {active} needs it, such as 750m")
@@ -150,6 +135,7 @@ def _build_resource(
         values["control", "rdt", "enable"] = True  # cri-resmgr's default is the mode Full
     if mapping_at(data, "blockio", "Classes"):
         values["control", "blockio"] = {"enable": True, "usePodQoSAsDefaultClass": True}
+    spec = copy.deepcopy(table["defaults"][kind])
     for (*parents, key), value in values.items():
         place = spec
         for each in parents:
@@ -167,19 +153,29 @@ def _build_resource(
     return [{"apiVersion": API_VERSION, "kind": kind, "metadata": metadata, "spec": spec}], report, faults
 
 
-def _convert(
-    value: Any, row: Row, places: tuple[KeyPath, ...], taken: Mapping[KeyPath, Any]
-) -> tuple[Grade, Mapping[KeyPath, Any], str]:
-    """Return what becomes of the value, what is written into the spec, and a note. Raises ValueError for what
-    cri-resmgr refuses."""
-    try:
-        written = dict.fromkeys(places, row.convert(value))
-    except ValueError:
-        if value not in EMPTY:
-            raise
-        written = {}
-    if value in EMPTY and not written:
-        return Grade.IDLE, {}, "empty"
-    if taken.keys() & written.keys():
-        return Grade.LOST, {}, "another key has set this already"
-    return row.grade, written, row.note
+def _translate_values(
+    config: str, data: dict[str, Any], active: str, kind: str
+) -> tuple[dict[KeyPath, Any], list[Entry], list[str]]:
+    """Return what to write into the spec, the report, and what cri-resmgr refuses."""
+    rdt_off = mapping_at(data, "rdt", "options").get("mode") in ("Discovery", "Disabled")
+    sections = (active, kind, "rdt off" if rdt_off else "", "common")
+    rows = [row for each in sections for row in load_table()["rows"].get(each, ())]
+    values, report, faults = dict[KeyPath, Any](), list[Entry](), list[str]()
+    for path, value in leaves(data):
+        known = ("policy", "section", *path[2:]) if path[:2] == ("policy", active) else path
+        row, places = find_row(rows, known, value)
+        grade, written, note = row.grade, dict[KeyPath, Any](), row.note
+        try:
+            written = dict.fromkeys(places, row.convert(value))
+        except ValueError as error:
+            if value not in EMPTY:
+                faults.append(f"{config}: {'.'.join(path)}: {error}")
+                continue
+        if value in EMPTY and not written:
+            grade, note = Grade.IDLE, "empty"
+        elif values.keys() & written.keys():
+            grade, written, note = Grade.LOST, {}, "another key has set this already"
+        values |= written
+        to = tuple(".".join(("spec", *place)) for place in written)
+        report.append(Entry(config, path, grade, to, note))
+    return values, report, faults
