@@ -271,7 +271,7 @@ class Policy:
         persons = is_operators(snapshot.hold)
         if snapshot.blind or snapshot.paused or self.configuration.mode is Mode.REMOVE:
             return _NOTHING
-        if self._relay.silent_since is None or not snapshot.runtime or not snapshot.proxy.loaded_digest:
+        if not snapshot.runtime or not snapshot.proxy.loaded_digest:
             return _NOTHING
         if self._passes.tried is None and self._blocked == UNBLOCKED and not persons:
             return _NOTHING  # the first pass comes first, and does all that is needed

@@ -70,6 +70,7 @@ def test_without_the_runtime_no_endpoint_is_better(settled: Bench) -> None:
     away = replace(SILENT, runtime=False)
     settled.look(away)
     assert settled.look(after=100) is Action.NOTHING
+    assert settled.policy.patience(settled.now) == 1.0  # nothing lies ahead
     assert settled.look(SILENT) is Action.RESTART_PROXY
     settled.end()
     assert settled.look(after=17) is Action.NOTHING

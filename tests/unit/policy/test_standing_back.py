@@ -138,6 +138,8 @@ def test_a_removal_is_done_once_and_repairs_nothing(make: Make) -> None:
     assert (bench.phase, bench.ready) == (Phase.REMOVED, True)
     assert bench.look(replace(GOOD, inputs=("new",)), after=10_000) is Action.NOTHING
     assert bench.last.wake >= bench.now + RESYNC
+    bench.policy.remove_again()
+    assert bench.look() is Action.REMOVE
 
 
 def test_a_removal_is_not_delayed_for_a_silent_relay(make: Make) -> None:
