@@ -191,7 +191,7 @@ class Member(Kept):
                 canary_of="" if self.canary_of in (generation, None) else self.canary_of,
             )
         if self.begun is not None and self.begun.generation == generation:
-            soaks = ok and work == self.begun and work.begins
+            soaks = ok and work.begins
             watched = (work, now + self.rules.soak_seconds) if soaks else self.watched
             member = replace(member, begun=None, watched=watched)
         member = replace(member, granted=None, ready=False, used=self.held is not None)

@@ -264,7 +264,7 @@ def test_one_child_at_a_time_and_the_newest_state_wins(scene: Scene) -> None:
     scene.loop.fire()
     for phase in (Phase.FAILED, Phase.HELD, Phase.CONVERGED):
         scene.report(state(phase))
-    assert len(scene.children) == 1
+    assert (len(scene.children), scene.loop.due) == (1, {})
     scene.children[0].end(answer())
     request = scene.heartbeat(answer(sent=3))
     assert len(scene.children) == 2

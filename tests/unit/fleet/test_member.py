@@ -81,6 +81,8 @@ def test_work_that_never_began_gives_its_permit_back_at_once(
     node.wants = None
     node.goes_on()
     assert not store.holders()
+    node.goes_on(10)
+    assert not node.client.member.due
 
 
 def test_what_never_began_is_not_what_a_later_daemon_follows(
@@ -254,13 +256,26 @@ def test_a_failure_that_could_not_be_told_is_told_by_the_next_daemon(
 
 
 @pytest.mark.parametrize(
-    ("ok", "after", "trips"), [(True, 200.0, True), (True, 400.0, False), (None, 200.0, False)]
+    ("work", "ok", "after", "trips"),
+    [
+        (ONE, True, 200.0, True),
+        (ONE, True, 400.0, False),
+        (ONE, None, 200.0, False),
+        # A pass that was cut off, and one that needs no permit finds it done.
+        (replace(ONE, restarts_kubelet=False), True, 200.0, True),
+    ],
 )
 def test_a_relay_that_dies_while_it_is_watched_is_a_failure_also_for_the_next_daemon(
-    node: MemberNode, store: SimStore, clock: Clock, ok: bool | None, after: float, trips: bool
+    node: MemberNode,
+    store: SimStore,
+    clock: Clock,
+    work: PlannedWork,
+    ok: bool | None,
+    after: float,
+    trips: bool,
 ) -> None:
     node.is_permitted()
-    node.works(ok=ok)
+    node.works(work, ok=ok)
     node.ends()
     later = MemberNode(store, clock, "node", node.files)
     later.sees()
@@ -328,6 +343,7 @@ def test_a_failure_that_only_the_host_remembers_is_told(
     later = MemberNode(store, clock, "node", node.files).client
     policy = Policy(Configuration(), lambda: 0.5, 0.0)
     policy.begun(Decision(Action.INSTALL, ask_first="all"), PollSnapshot())
+    report_end(later, policy, Action.INSTALL, Outcome(0, fleet_generation="a third one"))
     reason = "it is not tried again"
     report_end(later, policy, Action.INSTALL, Outcome(5, remembered=True, reason=reason))
     outcome = Outcome(5, remembered=True, reason=reason, fleet_generation=generation)
