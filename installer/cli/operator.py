@@ -37,7 +37,7 @@ def run_report(arguments: argparse.Namespace, options: Options) -> int:
         installations = find_installations(api, arguments.namespace, arguments.name)
         overview = judge_nodes(api, installations, arguments.name)
         rollouts = see_rollouts(api, installations, overview.nodes)
-        progress = see_progress(overview.nodes, rollouts, api.now().timestamp())
+        progress = see_progress(overview.nodes, rollouts, api.now())
         overview = replace(overview, rollouts=rollouts, progress=progress)
         return print_overview(overview, options.output, sys.stdout, arguments.nodes)
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any
 from urllib.parse import urlencode
@@ -160,8 +159,8 @@ def build_permit(permit: Permit, namespace: str, holder: str, now: float, second
     spec: dict[str, Any] = {
         "holderIdentity": holder,
         "leaseDurationSeconds": round(seconds),
-        "renewTime": _time(begins),
-        "acquireTime": _time(permit.taken if renews else now),
+        "renewTime": micro_time(begins),
+        "acquireTime": micro_time(permit.taken if renews else now),
     }
     return build_lease(permit.name, namespace, _PERMIT_LABEL, permit.version) | {"spec": spec}
 
@@ -170,7 +169,3 @@ def build_release(version: str) -> dict[str, Any]:
     """Build a merge patch that takes the holder off the Lease with this resourceVersion."""
     spec = {"holderIdentity": None, "leaseDurationSeconds": _RELEASED_SECONDS}
     return {"metadata": {"resourceVersion": version}, "spec": spec}
-
-
-def _time(seconds: float) -> str:
-    return micro_time(datetime.fromtimestamp(seconds, UTC))

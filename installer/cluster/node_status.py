@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from datetime import datetime
 from typing import Any
 
 import installer
@@ -164,7 +163,7 @@ def _describe_policy(state: DaemonState) -> str:
 # -- objects --------------------------------------------------------------------------------------
 
 
-def build_status_patch(node: Node, wanted: NodeStatus, now: datetime) -> dict[str, Any] | None:
+def build_status_patch(node: Node, wanted: NodeStatus, now: float) -> dict[str, Any] | None:
     """Build a strategic merge patch of the status of the Node that was read: annotations, labels, and one
     condition beside kubelet's; the taint is not part of it. After a removal only the annotation that says so
     stays, and the label for the successor, if one is to come.
@@ -231,7 +230,7 @@ def _metadata_changes(node: Node, wanted: NodeStatus) -> dict[str, Any]:
     return changes
 
 
-def _condition_changes(node: Node, wanted: NodeStatus, now: datetime) -> list[dict[str, Any]]:
+def _condition_changes(node: Node, wanted: NodeStatus, now: float) -> list[dict[str, Any]]:
     """Return our condition as a strategic merge patch changes it; nothing if the Node says it already."""
     old, status = _condition_of(node), wanted.status
     if wanted.is_removed:
@@ -247,7 +246,7 @@ def _condition_changes(node: Node, wanted: NodeStatus, now: datetime) -> list[di
     }
     if all(old.get(key) == value for key, value in condition.items()):
         return []
-    when = plain_time(now.timestamp())
+    when = plain_time(now)
     since = old.get("lastTransitionTime", when) if old.get("status") == condition["status"] else when
     return [condition | {"lastHeartbeatTime": when, "lastTransitionTime": since}]
 

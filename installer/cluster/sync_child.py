@@ -10,7 +10,6 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -157,7 +156,7 @@ class _Sync:
 
     def _patch_status(self, status: NodeStatus, node: Mapping[str, Any]) -> Answer | None:
         """None if the Node says it already."""
-        patch = build_status_patch(node, status, datetime.now(UTC))
+        patch = build_status_patch(node, status, time.time())
         return None if patch is None else self.call("PATCH", f"{self._context.node_path}/status", patch)
 
     def _patch_node(self, status: NodeStatus, node: Answer) -> Result:

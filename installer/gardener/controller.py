@@ -7,8 +7,8 @@ something in its namespace has changed, or when its time has come.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
-from datetime import UTC, datetime
 from typing import NamedTuple
 
 from installer.gardener.decide import Decision, Render, Situation, after_sweep, decide
@@ -140,7 +140,7 @@ class Controller:
             extension=extension,
             shoot=self._clusters.get("", namespace),
             resource=self._resources.get(namespace, self._setup.resource),
-            now=datetime.now(UTC),
+            now=time.time(),
         )
         answers: dict[tuple[Mode, str], Nodes | None] = {}
         decision = self._decide(situation, answers)

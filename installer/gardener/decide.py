@@ -7,7 +7,6 @@ says whether that works on the nodes. A deletion ends when the nodes are clean.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta
 from typing import Protocol
 
 from installer.errors import InvalidInputError
@@ -16,13 +15,14 @@ from installer.gardener.nodes import Nodes, name_nodes
 from installer.gardener.resources import Extension, ManagedResource, Shoot
 from installer.gardener.status import CONFIGURATION_PROBLEM, Condition, Operation, Report, build_health
 from installer.gardener.sweep import Swept
+from installer.model.instant import parse_time
 from installer.model.names import Mode
-from installer.operator.kube_objects import cut_line, parse_time
+from installer.operator.kube_objects import cut_line
 
 FINALIZER = "extensions.gardener.cloud/cri-resmgr-extension"
 
-_CLEANING = timedelta(minutes=30)  # until a node that is not clean is an error; nothing is given up then
-_SHOWN = timedelta(minutes=2)  # until lastError has it, all that gardenlet shows after 3 minutes
+_CLEANING = 1800.0  # seconds until a node that is not clean is an error; nothing is given up then
+_SHOWN = 120.0  # seconds until lastError has it, all that gardenlet shows after 3 minutes
 _WARNINGS = 20  # of a configuration
 _SOON, _HEALTH, _LATER = 5.0, 60.0, 600.0
 """Seconds until the next look: while we wait, to see whether the nodes are well, and where only a person can
@@ -50,7 +50,7 @@ class Situation:
     extension: Extension
     shoot: Shoot | None
     resource: ManagedResource | None
-    now: datetime
+    now: float
 
 
 @dataclass(frozen=True, slots=True)

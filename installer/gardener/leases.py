@@ -11,7 +11,6 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
 from typing import Any
 
 from installer.model.instant import micro_time
@@ -73,7 +72,7 @@ class Leadership:
 
     def attempt(self) -> None:
         """Take or renew it, if that is possible."""
-        begun, now = self._clock(), micro_time(datetime.now(UTC))
+        begun, now = self._clock(), micro_time(time.time())
         spec: dict[str, Any] = {
             "holderIdentity": self._me,
             "leaseDurationSeconds": self._length,
@@ -110,7 +109,7 @@ def beat(api: KubeApi, namespace: str, name: str) -> None:
     spec = {
         "holderIdentity": name,
         "leaseDurationSeconds": _HEARTBEAT_SECONDS,
-        "renewTime": micro_time(datetime.now(UTC)),
+        "renewTime": micro_time(time.time()),
     }
     if not api.merge_present(LEASES, namespace, HEARTBEAT, {"spec": spec}):
         api.create(LEASES, namespace, _lease(HEARTBEAT, namespace, spec))

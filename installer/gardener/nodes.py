@@ -7,11 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
 
 from installer.model.daemon import Phase
 from installer.model.event import name_some
-from installer.model.instant import plain_time
+from installer.model.instant import parse_time, plain_time
 from installer.model.names import COMPONENT_LABEL, COMPONENTS, OURS, Mode
 from installer.operator.api import DAEMON_SETS, NODES, PODS, KubeApi
 from installer.operator.judge import PodView, read_pods, read_status
@@ -23,7 +22,6 @@ from installer.operator.kube_objects import (
     is_rolled_out,
     mapping_at,
     number_at,
-    parse_time,
     silent_since,
     text_at,
 )
@@ -31,8 +29,8 @@ from installer.operator.kube_objects import (
 _COMPONENT = ("metadata", "labels", COMPONENT_LABEL)
 _NAME = 253  # characters of a DNS name (RFC 1123)
 _NAMED = 5  # nodes in a message
-_PATIENCE = timedelta(minutes=5)  # for a pod to make a change, or to appear on a new node
-SILENCE = timedelta(minutes=10)  # after it, a silent node is given up
+_PATIENCE = 300.0  # seconds for a pod to make a change, or to appear on a new node
+SILENCE = 600.0  # seconds; after them, a silent node is given up
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +65,7 @@ class NodeState:
     """`silent`: since when its kubelet is silent, None if it is not. `unready`: why it is not Ready, as
     kubelet says. `state` and `reason` are what the installer says there, empty if it says nothing."""
 
-    silent: datetime | None = None
+    silent: float | None = None
     unready: str = ""
     state: str = ""
     reason: str = ""
@@ -92,7 +90,7 @@ def name_nodes(nodes: Sequence[Node]) -> str:
     return name_some([f"{each.name} ({each.why})" for each in nodes], _NAMED)
 
 
-def ask_nodes(api: KubeApi, mode: Mode, now: datetime) -> Nodes:
+def ask_nodes(api: KubeApi, mode: Mode, now: float) -> Nodes:
     """Judge the nodes: by one request where all is well, by some more otherwise. A removal is done only where
     neither a DaemonSet nor a pod of an installation is left: whoever created them, they would bring it back.
 
@@ -128,7 +126,7 @@ def _nodes_of(api: KubeApi, daemon_set: Object) -> dict[str, NodeState]:
     return read_nodes(api.list_objects(NODES, selector))
 
 
-def _find_ending(api: KubeApi, installed: Object | None, now: datetime) -> Nodes | None:
+def _find_ending(api: KubeApi, installed: Object | None, now: float) -> Nodes | None:
     """Return what is left of an installation; None if nothing is left, except on nodes that are given up.
 
     Raises ApiError.
@@ -141,9 +139,8 @@ def _find_ending(api: KubeApi, installed: Object | None, now: datetime) -> Nodes
     for name in pods:
         since = nodes.get(name, NodeState()).silent
         if installed is not None or since is None or now - since <= SILENCE:
-            ending.append(
-                Node(name, describe_silence(since) if since else "its installation pod is terminating")
-            )
+            is_ending = "its installation pod is terminating"
+            ending.append(Node(name, is_ending if since is None else describe_silence(since)))
     if installed is None and not ending:
         return None
     ended = "The pods of the installation have ended, and its DaemonSet is still there."
@@ -153,7 +150,7 @@ def _find_ending(api: KubeApi, installed: Object | None, now: datetime) -> Nodes
 
 
 def judge(
-    daemon_set: Object, pods: Mapping[str, PodView], nodes: Mapping[str, NodeState], now: datetime
+    daemon_set: Object, pods: Mapping[str, PodView], nodes: Mapping[str, NodeState], now: float
 ) -> Nodes:
     """`pods` are by their nodes. Pure."""
     left, silent, given_up, young = list[Node](), list[Node](), list[Node](), list[str]()
@@ -193,8 +190,8 @@ def _pending(daemon_set: Object, count: int, seen: int, young: Sequence[str], gi
     return ""
 
 
-def describe_silence(since: datetime) -> str:
-    return f"silent since {plain_time(since.timestamp())}"
+def describe_silence(since: float) -> str:
+    return f"silent since {plain_time(since)}"
 
 
 def _why(node: NodeState, pod: PodView) -> str:

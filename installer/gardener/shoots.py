@@ -12,7 +12,6 @@ import threading
 import time
 from base64 import b64decode
 from collections.abc import Callable
-from datetime import UTC, datetime
 from enum import Enum
 from typing import NamedTuple
 
@@ -150,7 +149,7 @@ class Shoots:
             self._answered(namespace)
 
     def _fetch(self, namespace: str, question: _Question) -> Nodes | Swept:
-        sweeps, now = question.what is _What.SWEEP, datetime.now(UTC)
+        sweeps, now = question.what is _What.SWEEP, time.time()
         try:
             client = self._client_of(namespace)
             with client.within(_SWEEP_SECONDS if sweeps else _ASK_SECONDS):

@@ -7,13 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
 from typing import Any
 
 from installer.gardener.nodes import Nodes, name_nodes
 from installer.gardener.resources import Extension, ManagedResource
-from installer.model.instant import plain_time
-from installer.operator.kube_objects import parse_time, text_at
+from installer.model.instant import parse_time, plain_time
+from installer.operator.kube_objects import text_at
 
 SYSTEM_COMPONENTS = "SystemComponentsHealthy"
 CONFIGURATION_PROBLEM = "ERR_CONFIGURATION_PROBLEM"
@@ -91,9 +90,9 @@ def _build_node_health(nodes: Nodes) -> Condition:
     return Condition("True", "Healthy", what if nodes.count else "No node is selected.")
 
 
-def build_patch(extension: Extension, report: Report, now: datetime) -> dict[str, Any]:
+def build_patch(extension: Extension, report: Report, now: float) -> dict[str, Any]:
     """Build the merge patch of the status (RFC 7386): None deletes a key."""
-    status, time = extension.status, plain_time(now.timestamp())
+    status, time = extension.status, plain_time(now)
     patch: dict[str, Any] = {}
     if report.operation is not None:
         patch |= _operation(status, report.operation, time, report.observed and _is_awaited(extension))
@@ -135,7 +134,7 @@ def _cut(text: str) -> str:
 def _is_awaited(extension: Extension) -> bool:
     """Whether the status has to get a new time: gardenlet waits for one that is later than its request."""
     updated = text_at(extension.status, "lastOperation", "lastUpdateTime")
-    return bool(extension.operation) and parse_time(updated) <= parse_time(extension.asked or None)
+    return bool(extension.operation) and parse_time(updated) <= parse_time(extension.asked)
 
 
 def _same(old: object, wanted: Mapping[str, Any] | None) -> bool:

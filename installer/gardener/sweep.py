@@ -5,7 +5,6 @@ clean up, what they wrote, and our marks on the Nodes.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime
 
 from installer.gardener.nodes import SILENCE, Node, describe_silence, name_nodes
 from installer.model.names import INSTANCE_LABEL, OURS
@@ -30,7 +29,7 @@ class Swept:
     left: str = ""
 
 
-def sweep(api: KubeApi, instance: str, now: datetime) -> Swept:
+def sweep(api: KubeApi, instance: str, now: float) -> Swept:
     """Delete everything of the instance, if none of its pods runs any more. A pod on a node that is off
     asks, when the node comes back, whether it has to clean up: as long as there is one, everything stays.
     People's Adjustments stay, with their definition. May be repeated after any part of it. Raises
@@ -60,7 +59,7 @@ def _holds(owned: Owned, adjustments: tuple[str, ...]) -> bool:
     return owned.resource == NAMESPACES and owned.name in adjustments
 
 
-def _find_pods(api: KubeApi, instance: str, now: datetime) -> tuple[list[Node], list[Node]]:
+def _find_pods(api: KubeApi, instance: str, now: float) -> tuple[list[Node], list[Node]]:
     """Return the nodes with pods that are awaited, and those that are not. Raises ApiError."""
     ending, silent = list[Node](), list[Node]()
     pods = api.list_objects(PODS, f"{OURS},{INSTANCE_LABEL}={instance}")

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping
-from datetime import datetime
 from typing import Any
 
 from installer.gardener.decide import FINALIZER, Decision, Situation
@@ -85,7 +84,7 @@ def _write(api: KubeApi, situation: Situation, wanted: Wanted) -> None:
 
 
 def build_event(
-    extension: Extension, operation: Mapping[str, Any], now: datetime, instance: str
+    extension: Extension, operation: Mapping[str, Any], now: float, instance: str
 ) -> dict[str, Any]:
     """Build an Event for a new state or error of an operation."""
     note = operation["description"]

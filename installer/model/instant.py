@@ -1,4 +1,4 @@
-"""Points in time, in the formats of the Kubernetes API. Pure."""
+"""Points in time, in seconds of the epoch, and in the formats of the Kubernetes API. Pure."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ CLOCKS_DIFFER = 60.0
 _LATEST = datetime(9999, 1, 1, tzinfo=UTC).timestamp()
 
 
-def micro_time(when: datetime) -> str:
-    """Format as the API's MicroTime."""
-    return when.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+def micro_time(seconds: float) -> str:
+    """Format seconds since the epoch as the API's MicroTime."""
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
 def plain_time(seconds: float) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any, NamedTuple
 
 from installer.operator.kube_objects import Object
@@ -94,9 +93,9 @@ class KubeApi:
     methods are about objects that have none, and lists about all namespaces. An answer beyond the limits is
     an error."""
 
-    def now(self) -> datetime:
-        """Return the time by the server's clock, as of its last answer: a person's machine may be hours
-        off."""
+    def now(self) -> float:
+        """Return the time of the epoch by the server's clock, as of its last answer: a person's machine may
+        be hours off."""
         raise NotImplementedError
 
     def list_pages(self, resource: Resource, selector: str = "", namespace: str = "") -> Iterable[Page]:

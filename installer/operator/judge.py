@@ -7,14 +7,13 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
 from operator import attrgetter
 from typing import Any
 
 from installer.cluster.node_status import is_paused
 from installer.cluster.selection import selects
 from installer.model.daemon import Phase
-from installer.model.instant import plain_time
+from installer.model.instant import parse_time, plain_time
 from installer.model.names import COMPONENT_LABEL, INSTANCE_LABEL, LEFT, OURS, STATUS, Mode, mode_of
 from installer.model.overview import NodeHealth, NodeView, Overview
 from installer.operator.api import NODES, PODS, KubeApi
@@ -25,7 +24,6 @@ from installer.operator.kube_objects import (
     cut_line,
     is_ready_pod,
     mapping_at,
-    parse_time,
     silent_since,
     text_at,
 )
@@ -61,7 +59,7 @@ class Listed:
 
     installations: tuple[Installed, ...]
     pods: Mapping[tuple[str, Mode], PodView]
-    now: datetime
+    now: float
     newest: Mapping[Mode, str] = field(default_factory=dict)
 
 
@@ -79,7 +77,7 @@ def judge_nodes(api: KubeApi, installations: Sequence[Installed], instance: str 
         views += [view] if view is not None else []
     order = list(NodeHealth)
     views.sort(key=lambda view: (order.index(view.health), view.name))
-    when = plain_time(api.now().timestamp())
+    when = plain_time(api.now())
     return Overview(when, tuple(each.what for each in installations), tuple(views), others)
 
 
@@ -127,13 +125,13 @@ def judge_node(node: Object, listed: Listed) -> NodeView | None:
 
 
 def _judge(
-    node: Object, status: Mapping[str, str], pod: PodView | None, mode: Mode, now: datetime
+    node: Object, status: Mapping[str, str], pod: PodView | None, mode: Mode, now: float
 ) -> tuple[NodeHealth, str]:
     """Judge a node that a DaemonSet selects."""
     if silent_since(node) is not None:
         return NodeHealth.SILENT, "its kubelet is silent"
     if pod is None:
-        age = (now - parse_time(text_at(node, "metadata", "creationTimestamp"))).total_seconds()
+        age = now - parse_time(text_at(node, "metadata", "creationTimestamp"))
         health = NodeHealth.SILENT if age > _POD_SECONDS else NodeHealth.WORKING
         return health, "the DaemonSet selects it, but it has no pod"
     phase, reason = status.get("state", ""), status.get("reason", "")

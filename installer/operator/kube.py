@@ -11,7 +11,6 @@ import os
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping
-from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Any
@@ -45,11 +44,11 @@ class KubeClient(KubeApi):
         bind(connection.rest_client.pool_manager)
         self._connection, self._limits = connection, limits
         self._custom = library.CustomObjectsApi(connection)
-        self._offset = timedelta(0)
+        self._offset = 0.0  # seconds, of the server's clock
         self._may_write: Callable[[], bool] = lambda: True
 
-    def now(self) -> datetime:
-        return datetime.now(UTC) + self._offset
+    def now(self) -> float:
+        return time.time() + self._offset
 
     def list_pages(self, resource: Resource, selector: str = "", namespace: str = "") -> Iterator[Page]:
         end = end_of(self._limits.list_seconds)
@@ -116,10 +115,8 @@ class KubeClient(KubeApi):
     def fence(self, may_write: Callable[[], bool]) -> None:
         self._may_write = may_write
 
-    @contextlib.contextmanager
-    def within(self, seconds: float) -> Iterator[None]:
-        with ending(time.monotonic() + seconds):
-            yield
+    def within(self, seconds: float) -> contextlib.AbstractContextManager[None]:
+        return ending(time.monotonic() + seconds)
 
     def close(self) -> None:
         self._connection.close()
@@ -159,7 +156,7 @@ class KubeClient(KubeApi):
             )
             with contextlib.suppress(ValueError, TypeError):
                 date = parsedate_to_datetime(response.headers.get("Date", ""))
-                self._offset = date - datetime.now(UTC)
+                self._offset = date.timestamp() - time.time()
             try:
                 content = response.read()
             except BaseException:

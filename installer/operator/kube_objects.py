@@ -3,24 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from datetime import UTC, datetime
 from typing import Any
 
+from installer.model.instant import parse_time
 from installer.model.jsontext import mapping_at as mapping_at
 from installer.model.jsontext import text_at as text_at
 
 Object = Mapping[str, Any]
 
 _MANY = 2**31  # the API counts in 32 bits; a number of four thousand digits is not a count
-
-
-def parse_time(text: object) -> datetime:
-    """Parse a time of the API; anything else counts as long ago."""
-    try:
-        found = datetime.fromisoformat(str(text))
-    except ValueError:
-        return datetime.fromtimestamp(0, UTC)
-    return found if found.tzinfo else found.replace(tzinfo=UTC)
 
 
 def items_at(given: Object, *path: str) -> Iterator[Object]:
@@ -60,7 +51,7 @@ def is_rolled_out(daemon_set: Object, missing: int = 0) -> bool:
     return is_observed(daemon_set) and all(count >= wanted for count in counts)
 
 
-def silent_since(node: Object) -> datetime | None:
+def silent_since(node: Object) -> float | None:
     """Return since when its kubelet has been silent, None if it is not. A node that is only not Ready still
     runs pods."""
     ready = condition_of(node, "Ready")

@@ -39,7 +39,7 @@ def see_rollouts(
     nodes do then. `nodes` are those of all instances. Raises ApiError."""
     rollouts = []
     for installed in _one_for_each_instance(installations):
-        leases = read_leases(_list_leases(api, installed), api.now().timestamp())
+        leases = read_leases(_list_leases(api, installed), api.now())
         rollouts.append(build_rollout(installed, leases, _read_rules(api, installed), nodes))
     return tuple(rollouts)
 
@@ -72,7 +72,7 @@ def retry(api: KubeApi, installations: Sequence[Installed]) -> tuple[str, ...]:
     nothing where nothing was stopped. Raises ApiError."""
     said = list[str]()
     for installed in _one_for_each_instance(installations):
-        leases = read_leases(_list_leases(api, installed), api.now().timestamp())
+        leases = read_leases(_list_leases(api, installed), api.now())
         nodes = measure(installed.daemon_set, "", 0.0).nodes
         released = to_retry(leases, _read_rules(api, installed), nodes)
         for each in released:

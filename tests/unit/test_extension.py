@@ -52,7 +52,7 @@ class Remembering(Renderer):
 
 
 RENDERER = Remembering(values=CASES / "values.yaml", deployment=(CASES / "deployment.yaml",))
-NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
+NOW = datetime(2026, 3, 1, 12, tzinfo=UTC).timestamp()
 
 
 def secrets_of(case: dict[str, Any]) -> dict[str, str]:

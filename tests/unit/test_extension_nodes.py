@@ -9,14 +9,15 @@ from typing import Any
 import pytest
 
 from installer.gardener.nodes import Node, Nodes, ask_nodes, by_node, judge, name_nodes, read_nodes
+from installer.model.instant import plain_time
 from installer.model.names import STATUS, Mode
 from installer.operator.api import DAEMON_SETS, NODES, PODS, KubeApi, Page, Resource
 
-NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
+NOW = datetime(2026, 3, 1, 12, tzinfo=UTC).timestamp()
 
 
 def ago(**duration: float) -> str:
-    return (NOW - timedelta(**duration)).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return plain_time(NOW - timedelta(**duration).total_seconds())
 
 
 def daemon_set(desired: int, updated: int | None = None, observed: bool = True) -> dict[str, Any]:

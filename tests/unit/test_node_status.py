@@ -13,7 +13,7 @@ from installer.model.names import LAST_FAILURE, NOT_READY_TAINT, READY_CONDITION
 from tests.lib.rules import rule
 from tests.lib.throwaway.apiserver import merge, merge_conditions
 
-NOON = datetime(2026, 1, 2, 12, tzinfo=UTC)
+NOON = datetime(2026, 1, 2, 12, tzinfo=UTC).timestamp()
 SAID = {"version": "1", "state": "converged", "reason": "größer", "generation": "ab12"}
 FAILURE = {"time": "2026-01-02T12:00:00Z", "state": "failed", "reason": "no space"}
 THEIRS = {"key": "dedicated", "effect": "NoSchedule"}

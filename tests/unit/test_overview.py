@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from html.parser import HTMLParser
 from typing import Any
 
@@ -40,7 +40,7 @@ from installer.report.overview import (
 from tests.lib.documents import ROOT, anchors
 
 NAME = "cri-resmgr-installer"
-NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
+NOW = datetime(2026, 3, 1, 12, tzinfo=UTC).timestamp()
 POOL = {"pool": "a"}
 READY, UNREADY, BROKEN = PodView(True, ""), PodView(False, ""), PodView(False, "ErrImagePull: no such tag")
 INSTALL, REMOVAL = (Mode.INSTALL,), (Mode.INSTALL, Mode.REMOVE)
@@ -66,7 +66,7 @@ def node(
             "name": "n1",
             "labels": labels,
             "annotations": {"cri-resource-manager.intel.com/installer": text} if says else {},
-            "creationTimestamp": (NOW - timedelta(seconds=age)).isoformat(),
+            "creationTimestamp": plain_time(NOW - age),
         },
         "status": {"conditions": [{"type": "Ready", "status": "True" if heard else "Unknown"}]},
     }
@@ -203,13 +203,13 @@ def test_whoever_needs_a_person_is_told_what_to_do_and_where_it_stands(
 
 def rollout(outdated: int = 0, passed: float = 0, paused: str | None = None) -> Rollout:
     """`passed`: so many minutes ago its canaries were through."""
-    when = plain_time(NOW.timestamp() - 60 * passed) if passed else ""
+    when = plain_time(NOW - 60 * passed) if passed else ""
     return Rollout("a/b", 50, 0, paused, (), 1, (Generation("one", passed=when),), outdated=outdated)
 
 
 def changed(*minutes: float) -> list[NodeView]:
     """Nodes that were changed so many minutes ago."""
-    times = [plain_time(NOW.timestamp() - 60 * each) for each in minutes]
+    times = [plain_time(NOW - 60 * each) for each in minutes]
     return [NodeView(f"n{at}", NodeHealth.WELL, changed=time) for at, time in enumerate(times)]
 
 
@@ -232,7 +232,7 @@ BUSY = [NodeView("b1", NodeHealth.WORKING, phase=Phase.REPAIRING)]
 def test_the_rest_is_estimated_from_the_pace_since_the_canaries_were_through(
     nodes: list[NodeView], rollouts: tuple[Rollout, ...], progress: Progress | None
 ) -> None:
-    assert see_progress(nodes, rollouts, NOW.timestamp()) == progress
+    assert see_progress(nodes, rollouts, NOW) == progress
 
 
 def test_the_queue_and_the_rest_are_said_in_words() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterator, Mapping
-from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -108,8 +107,8 @@ class Objects(KubeApi):
     def __init__(self, found: Mapping[Resource, list[dict[str, Any]]]) -> None:
         self._found = found
 
-    def now(self) -> datetime:
-        return datetime.fromtimestamp(NOW, UTC)
+    def now(self) -> float:
+        return NOW
 
     def list_pages(self, resource: Resource, selector: str = "", namespace: str = "") -> Iterator[Page]:
         found = [each for each in self._found.get(resource, ()) if self._is_in(each, namespace)]

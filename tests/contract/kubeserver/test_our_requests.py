@@ -5,7 +5,6 @@ silently left out. Each object is made by the function that the program makes it
 from __future__ import annotations
 
 import time
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +56,7 @@ def test_events(admin: Caller, node: Object) -> None:
         assert made["involvedObject"]["name"] == node["metadata"]["name"]
     extension = parse_extension({"metadata": {"namespace": "default", "name": "x", "uid": "y"}})
     failed = {"type": "Create", "state": "Error", "description": "\N{SNOWMAN}" * 2000}
-    body = write_decision.build_event(extension, failed, datetime.now(UTC), "replica-1")
+    body = write_decision.build_event(extension, failed, time.time(), "replica-1")
     taken(admin, "POST", "/apis/events.k8s.io/v1/namespaces/default/events", body)
 
 
@@ -86,14 +85,14 @@ def test_what_is_said_of_a_node(admin: Caller, node: Object) -> None:
     """And taken back."""
     taint = {"spec": {"taints": [{"key": NOT_READY_TAINT, "effect": "NoSchedule"}]}}
     node = taken(admin, "PATCH", path_of(node), taint)
-    word = build_status_patch(node, NodeStatus(STATUS, True, FAILURE), datetime.now(UTC))
+    word = build_status_patch(node, NodeStatus(STATUS, True, FAILURE), time.time())
     node = taken(admin, "PATCH", f"{path_of(node)}/status", word, "strategic-merge")
     assert READY_CONDITION in [each["type"] for each in node["status"]["conditions"]]
-    assert build_status_patch(node, NodeStatus(STATUS, True, FAILURE), datetime.now(UTC)) is None
+    assert build_status_patch(node, NodeStatus(STATUS, True, FAILURE), time.time()) is None
     node = taken(admin, "PATCH", path_of(node), build_node_patch(node, NodeStatus(STATUS, True, FAILURE)))
     assert NOT_READY_TAINT not in [each["key"] for each in node["spec"].get("taints", ())]
     removed = {"state": "removed"}
-    back = build_status_patch(node, NodeStatus(removed, False, {}), datetime.now(UTC))
+    back = build_status_patch(node, NodeStatus(removed, False, {}), time.time())
     node = taken(admin, "PATCH", f"{path_of(node)}/status", back, "strategic-merge")
     conditions = node.get("status", {}).get("conditions", ())
     assert READY_CONDITION not in [each["type"] for each in conditions]

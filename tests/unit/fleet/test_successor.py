@@ -143,7 +143,7 @@ def test_a_node_that_was_left_has_the_label_for_the_chart() -> None:
     from installer.cluster.node_status import Report, build_status_patch, extract_ours
     from tests.lib.throwaway.apiserver import merge
 
-    now = datetime(2026, 1, 2, tzinfo=UTC)
+    now = datetime(2026, 1, 2, tzinfo=UTC).timestamp()
     report, _ = Report().observe(LEFT, 0.0)
     node = {"metadata": {"name": "n1", "labels": {"os": "linux"}}}
     patch = build_status_patch(node, report.node, now)
