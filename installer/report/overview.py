@@ -18,7 +18,7 @@ from installer.model.overview import (
 )
 from installer.rendering import render
 from installer.report.advice import advise
-from installer.report.rollout import group_json, rollout_json, rollout_lines
+from installer.report.rollout import describe_group, group_json, rollout_json, rollout_lines
 from installer.report.terminal import BOLD, GREEN, RED, YELLOW, one_line, paint, pick, wants_color, write_json
 
 _SCHEMA = 1
@@ -44,9 +44,7 @@ def render_overview(overview: Overview, color: bool = False, every_node: bool = 
     lines = list(_head(overview, color))
     for group in group_nodes(overview.nodes):
         what = paint(f"{group.health}", _COLORS.get(group.health, YELLOW), color)
-        phase = "" if group.phase in ("", group.health) else f", {group.phase}"
-        reason = f": {one_line(group.reason)}" if group.reason else ""
-        lines.append(f"{len(group.nodes):>7}  {what}{one_line(phase)}{reason}")
+        lines.append(f"{len(group.nodes):>7}  {what}{describe_group(group)}")
         if group.health is not NodeHealth.WELL:
             more = len(group.nodes) - _NAMED
             named = ", ".join(one_line(name) for name in group.nodes[:_NAMED])

@@ -31,10 +31,14 @@ def _all_lines(rollout: Rollout, color: bool) -> Iterator[str]:
     if rollout.stuck:
         yield paint("  stalled: no node continues until one of these is fixed", RED, color)
     for group in rollout.awaited:
-        phase = "" if group.phase in ("", group.health) else f", {group.phase}"
-        why = f": {one_line(group.reason)}" if group.reason else ""
         names = name_some([one_line(name) for name in group.nodes])
-        yield f"  not done: {len(group.nodes)} {group.health}{one_line(phase)}{why} ({names})"
+        yield f"  not done: {len(group.nodes)} {group.health}{describe_group(group)} ({names})"
+
+
+def describe_group(group: NodeGroup) -> str:
+    """Return what follows the health of these nodes: their phase if it says more, and the reason."""
+    phase = "" if group.phase in ("", group.health) else f", {one_line(group.phase)}"
+    return phase + (f": {one_line(group.reason)}" if group.reason else "")
 
 
 def rollout_json(rollout: Rollout) -> Mapping[str, object]:
