@@ -14,7 +14,7 @@ from dataclasses import fields
 from typing import TextIO, cast
 
 from installer.cli.grammar import INTERNAL_VERBS, UsageError
-from installer.cli.options import Options, parse_options
+from installer.cli.options import Options, asked_output, parse_options
 from installer.errors import InstallerError, unforeseen
 from installer.report.terminal import SteadyStream
 
@@ -37,10 +37,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _main(argv: Sequence[str] | None) -> int:
     try:
         arguments, options = parse_options(argv)
-    except UsageError as error:
-        return _fail(error, error.output)
     except InstallerError as error:
-        return _fail(error, "text")
+        return _fail(error, asked_output(argv) if isinstance(error, UsageError) else "text")
     try:
         with contextlib.nullcontext() if arguments.command in ("run", "extension") else _short_life():
             return _run(arguments, options)

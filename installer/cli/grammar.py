@@ -43,9 +43,7 @@ examples:
 
 
 class UsageError(InvalidInputError):
-    """The command line is wrong. `output` is how to print the error: text or json."""
-
-    output = "text"
+    """The command line is wrong."""
 
 
 class Parser(argparse.ArgumentParser):

@@ -72,15 +72,11 @@ def parse_options(argv: Sequence[str] | None) -> tuple[argparse.Namespace, Optio
 
     Raises UsageError, and InvalidInputError for a bad environment. Help is printed, and ends the program.
     """
-    try:
-        parser, verbs = build_parser()
-        arguments, unknown = parser.parse_known_args(argv)
-        if unknown:
-            verbs[arguments.command].refuse(unknown)
-        return arguments, _options(arguments)
-    except UsageError as error:
-        error.output = _asked_output(argv)
-        raise
+    parser, verbs = build_parser()
+    arguments, unknown = parser.parse_known_args(argv)
+    if unknown:
+        verbs[arguments.command].refuse(unknown)
+    return arguments, _options(arguments)
 
 
 def require_root() -> None:
@@ -89,7 +85,7 @@ def require_root() -> None:
         raise UnservableHostError("must run as root", "use sudo, or a privileged container")
 
 
-def _asked_output(argv: Sequence[str] | None) -> str:
+def asked_output(argv: Sequence[str] | None) -> str:
     """Return the output format of a command line that cannot be parsed."""
     output = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
     output.add_argument("--output", default=os.environ.get(f"{ENVIRONMENT_PREFIX}OUTPUT"))
