@@ -24,6 +24,7 @@ from installer.manifests.scheduling import affinity_faults
 from installer.manifests.sources import Fault, Source, parse_mapping, read_file
 from installer.manifests.text import dump
 from installer.manifests.values import STATIC_CONFIGS, Values, is_config_key
+from installer.model.jsontext import mapping_at
 from installer.model.names import COMPONENT_LABEL, INSTANCE_LABEL, NAME_LABEL
 
 if TYPE_CHECKING:
@@ -86,12 +87,12 @@ def load_inputs(options: ManifestOptions, warn: Callable[[str], None]) -> Manife
     merged = _merge(
         [_gardener_defaults(options, files, provided.version), *files, _read_command_line(options)]
     )
-    agent = _mapping(merged.data, "agent").get("enabled") is True
+    agent = mapping_at(merged.data, "agent").get("enabled") is True
     given = _complete_settings(merged.data.get("settings"), options, agent=agent)
     settings, faults = _check_settings(given)
     faults += _config_faults(merged.data.get("configs"))
     faults += _combined_faults(merged.data, given)
-    if provided.from_shoot and _mapping(merged.data, "managedResource").get("class") == "seed":
+    if provided.from_shoot and mapping_at(merged.data, "managedResource").get("class") == "seed":
         what = "seed installs on the nodes of the seed, but the configuration is that of a Shoot"
         faults.append((("managedResource", "class"), what))
     if options.monitoring and settings is not None and not metrics_port(settings):
@@ -113,7 +114,7 @@ def _load_files(options: ManifestOptions) -> tuple[Source, Provided]:
             own = parse_mapping(read_file(options.values), str(options.values))
     except InvalidInputError as error:
         faults += error.faults
-    mode = options.mode or _mapping(own.data, "settings").get("mode")
+    mode = options.mode or mapping_at(own.data, "settings").get("mode")
     try:
         arch, removal = own.data.get("arch"), mode == "remove"
         provided = load_provider_configs(options.provider_configs, arch, removal, options.documents)
@@ -140,7 +141,7 @@ def _gardener_defaults(
 
 def _dynamic(data: Mapping[str, Any]) -> list[str]:
     """Return the keys of `configs` that only cri-resmgr-agent delivers to the nodes."""
-    return [key for key in _mapping(data, "configs") if key not in STATIC_CONFIGS]
+    return [key for key in mapping_at(data, "configs") if key not in STATIC_CONFIGS]
 
 
 def _read_command_line(options: ManifestOptions) -> Source:
@@ -224,23 +225,23 @@ def _suggest_key(loc: tuple[int | str, ...]) -> str:
 def _combined_faults(data: Mapping[str, Any], settings: object) -> Iterable[Fault]:
     """Find what is wrong only together with another value. Values of a wrong type are reported elsewhere."""
     removal = isinstance(settings, Mapping) and settings.get("mode") == "remove"
-    if not removal and _mapping(data, "agent").get("enabled", False) is False:
+    if not removal and mapping_at(data, "agent").get("enabled", False) is False:
         for key in _dynamic(data):
             if is_config_key(str(key)):
                 what = "reaches the nodes only through cri-resmgr-agent: set agent.enabled or give --agent"
                 yield ("configs", str(key)), what
-    if not _mapping(data, "images").get("installer"):
+    if not mapping_at(data, "images").get("installer"):
         yield ("images", "installer"), "must be given, here or as --image: the image to run"
-    selector = _mapping(data, "nodeSelector")
+    selector = mapping_at(data, "nodeSelector")
     for key, wanted in (("kubernetes.io/os", "linux"), ("kubernetes.io/arch", data.get("arch", "amd64"))):
         if selector.get(key, wanted) != wanted:
             yield ("nodeSelector", key), f"must be {wanted}, or left out: the payload runs only there"
-    for key in _mapping(data, "labels"):
+    for key in mapping_at(data, "labels"):
         if key in _OUR_KEYS:
             yield ("labels", key), "is the installer's own; leave it out"
-    yield from affinity_faults(_mapping(data, "affinity"))
-    proxy = _mapping(_mapping(data, "settings"), "proxy")
-    if _mapping(data, "agent").get("enabled") is True and proxy.get("agent") == "disabled":
+    yield from affinity_faults(mapping_at(data, "affinity"))
+    proxy = mapping_at(data, "settings", "proxy")
+    if mapping_at(data, "agent").get("enabled") is True and proxy.get("agent") == "disabled":
         yield ("agent", "enabled"), "must not be true while settings.proxy.agent is disabled"
 
 
@@ -282,8 +283,3 @@ def _size_of(text: object) -> int:
         return max(len(text), parse_document(text.encode("utf-8", "replace"), "").size if "*" in text else 0)
     except InvalidInputError:
         return len(text)  # the fault is reported elsewhere, with its place
-
-
-def _mapping(data: Mapping[str, Any], key: str) -> Mapping[str, Any]:
-    found = data.get(key)
-    return found if isinstance(found, dict) else {}
