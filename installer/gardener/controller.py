@@ -11,8 +11,8 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple
 
-from installer.gardener.decide import Decision, Render, Situation, after_sweep, decide
-from installer.gardener.managed_resource import EXTENSION_TYPE
+from installer.gardener.decide import Decision, Situation, after_sweep, decide
+from installer.gardener.managed_resource import EXTENSION_TYPE, Renderer
 from installer.gardener.mirror import Key, Mirror
 from installer.gardener.nodes import Nodes
 from installer.gardener.resources import (
@@ -43,7 +43,7 @@ class Setup(NamedTuple):
     and the Events. The threads report to `watchdog`. `pace` scales the times between two looks at an
     Extension, `lease_pace` those of the Lease: tests are in a hurry."""
 
-    renderer: Render
+    renderer: Renderer
     resource: str
     instance: str
     connect: Callable[[bytes], KubeApi]
@@ -58,18 +58,11 @@ class Controller:
     def __init__(self, seed: KubeApi, setup: Setup, log: Callable[[str], None]) -> None:
         self._seed, self._setup, self._log = seed, setup, log
         self._queue: WorkQueue[Key] = WorkQueue()
-        self._extensions = Mirror(seed, EXTENSIONS, _parse_ours, self._queue.add, "", log, setup.watchdog)
-        self._clusters = Mirror(
-            seed, CLUSTERS, parse_cluster, lambda key: self._changed(key[1]), "", log, setup.watchdog
-        )
+        told = log, setup.watchdog
+        self._extensions = Mirror(seed, EXTENSIONS, _parse_ours, self._queue.add, *told)
+        self._clusters = Mirror(seed, CLUSTERS, parse_cluster, lambda key: self._changed(key[1]), *told)
         self._resources = Mirror(
-            seed,
-            MANAGED_RESOURCES,
-            parse_managed_resource,
-            lambda key: self._changed(key[0]),
-            ORIGIN,
-            log,
-            setup.watchdog,
+            seed, MANAGED_RESOURCES, parse_managed_resource, lambda key: self._changed(key[0]), *told, ORIGIN
         )
         self._shoots = Shoots(
             seed, setup.resource, setup.connect, self._changed, log, setup.watchdog, setup.pace

@@ -6,11 +6,11 @@ says whether that works on the nodes. A deletion ends when the nodes are clean.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Protocol
 
 from installer.errors import InvalidInputError
-from installer.gardener.managed_resource import EXTENSION_TYPE, OperatorFaultError, Wanted
+from installer.gardener.managed_resource import EXTENSION_TYPE, OperatorFaultError, Renderer, Wanted
 from installer.gardener.nodes import Nodes, name_nodes
 from installer.gardener.resources import Extension, ManagedResource, Shoot
 from installer.gardener.status import CONFIGURATION_PROBLEM, Condition, Operation, Report, build_health
@@ -29,17 +29,9 @@ _SOON, _HEALTH, _LATER = 5.0, 60.0, 600.0
 help."""
 
 
-class Render(Protocol):
-    """See Renderer.render."""
-
-    def render(self, extension: Extension, shoot: Shoot, mode: Mode) -> Wanted: ...
-
-
-class Ask(Protocol):
-    """Returns the nodes of the Shoot, judged for the installation or the removal; None while the question is
-    under way. Has no effect."""
-
-    def __call__(self, mode: Mode) -> Nodes | None: ...
+Ask = Callable[[Mode], Nodes | None]
+"""Returns the nodes of the Shoot, judged for the installation or the removal; None while the question is
+under way. Has no effect."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +62,7 @@ class Decision:
     again: float | None = None
 
 
-def decide(situation: Situation, renderer: Render, ask: Ask) -> Decision:
+def decide(situation: Situation, renderer: Renderer, ask: Ask) -> Decision:
     extension, shoot = situation.extension, situation.shoot
     ours = extension.type == EXTENSION_TYPE and extension.class_ == "shoot"
     if not ours or (shoot is not None and shoot.failed) or extension.operation == "wait-for-state":
@@ -118,7 +110,7 @@ def _kind(extension: Extension) -> str:
     return extension.last_type if extension.last_type == "Restore" and unfinished else "Reconcile"
 
 
-def _reconcile(situation: Situation, shoot: Shoot, renderer: Render) -> Decision:
+def _reconcile(situation: Situation, shoot: Shoot, renderer: Renderer) -> Decision:
     """Leave what was applied earlier as it is where the new configuration is invalid."""
     extension, kind = situation.extension, _kind(situation.extension)
     if situation.resource is not None and situation.resource.deleting:
@@ -185,7 +177,7 @@ def _migrate(situation: Situation) -> Decision:
     )
 
 
-def _delete(situation: Situation, renderer: Render, ask: Ask) -> Decision:
+def _delete(situation: Situation, renderer: Renderer, ask: Ask) -> Decision:
     """Clean the nodes first, and only then delete what could clean them."""
     extension, shoot, resource = situation.extension, situation.shoot, situation.resource
     if FINALIZER not in extension.finalizers:

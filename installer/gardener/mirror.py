@@ -32,13 +32,13 @@ class Mirror(Generic[T]):
         resource: Resource,
         parse: Callable[[Object], T | None],
         changed: Callable[[Key], None],
+        log: Callable[[str], None],
+        watchdog: Watchdog,
         selector: str = "",
-        log: Callable[[str], None] = lambda _: None,
-        watchdog: Watchdog | None = None,
     ) -> None:
-        self._watchdog = watchdog or Watchdog()
         self._source, self._resource, self._selector = source, resource, selector
         self._parse, self._changed, self._log = parse, changed, log
+        self._watchdog = watchdog
         self._known: dict[Key, tuple[str, T | None]] = {}
         self._lock = threading.Lock()
         self.complete = threading.Event()
