@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from installer.model.jsontext import mapping_at
+from installer.model.jsontext import items_at, mapping_at
 
 SOCKET_SECONDS = 3.0
 LONGEST_QUIET = 300.0
@@ -48,6 +48,11 @@ class Answer:
     @property
     def denied(self) -> bool:
         return self.code in (401, 403)
+
+
+def condition_of(given: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
+    """Return a condition of a Node or a pod; empty if there is none."""
+    return next((each for each in items_at(given, "status", "conditions") if each.get("type") == kind), {})
 
 
 class Api(Protocol):

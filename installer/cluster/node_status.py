@@ -13,8 +13,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import installer
+from installer.cluster.kubeapi import condition_of
 from installer.cluster.pod_context import PROGRAM, PodContext
 from installer.model.daemon import DaemonState, Phase
+from installer.model.event import truncate
 from installer.model.hold import PAUSE_ANNOTATION
 from installer.model.instant import plain_time
 from installer.model.jsontext import mapping_at
@@ -208,7 +210,8 @@ def extract_ours(node: Node) -> dict[str, Any]:
         }
         for part, wanted in names.items()
     }
-    return {"metadata": ours, "status": {"conditions": [found] if (found := _condition_of(node)) else []}}
+    condition = condition_of(node, READY_CONDITION)
+    return {"metadata": ours, "status": {"conditions": [condition] if condition else []}}
 
 
 def _metadata_changes(node: Node, wanted: NodeStatus) -> dict[str, Any]:
@@ -232,7 +235,7 @@ def _metadata_changes(node: Node, wanted: NodeStatus) -> dict[str, Any]:
 
 def _condition_changes(node: Node, wanted: NodeStatus, now: float) -> list[dict[str, Any]]:
     """Return our condition as a strategic merge patch changes it; nothing if the Node says it already."""
-    old, status = _condition_of(node), wanted.status
+    old, status = condition_of(node, READY_CONDITION), wanted.status
     if wanted.is_removed:
         return [{"type": READY_CONDITION, "$patch": "delete"}] if old else []
     if wanted.serves is None:
@@ -258,11 +261,6 @@ def _describe_installed(wanted: NodeStatus) -> str:
     there = f"generation {generation}" if generation else there
     asked = status.get("wanted") if status.get("state") in _NOT_AS_WANTED else ""
     return there + (f", pending generation {asked[:12]}" if asked else "")
-
-
-def _condition_of(node: Node) -> Mapping[str, Any]:
-    found = mapping_at(node, "status").get("conditions") or []
-    return next((each for each in found if each.get("type") == READY_CONDITION), {})
 
 
 def build_event(context: PodContext, what: Mapping[str, Any]) -> dict[str, Any]:
@@ -293,12 +291,6 @@ def is_paused(metadata: Mapping[str, Any]) -> bool:
     """Whether the Node with this metadata has the pause annotation, with any value except "false"."""
     annotations = mapping_at(metadata, "annotations")
     return PAUSE_ANNOTATION in annotations and str(annotations[PAUSE_ANNOTATION]) != "false"
-
-
-def truncate(text: str, limit: int) -> str:
-    """Return at most `limit` bytes of it; what was longer ends in three dots."""
-    raw = text.encode("utf-8", "replace")
-    return text if len(raw) <= limit else raw[: limit - 3].decode("utf-8", "ignore") + "..."
 
 
 def _with_last_change(status: Mapping[str, str], metadata: Mapping[str, Any]) -> Mapping[str, str]:

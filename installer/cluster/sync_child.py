@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from installer.cluster.decommission import Decommission, decide
-from installer.cluster.kubeapi import Answer, Api, KubeApi
+from installer.cluster.kubeapi import Answer, Api, KubeApi, condition_of
 from installer.cluster.leases import CANARY, RING
 from installer.cluster.node_status import (
     EVENTS_PATH,
@@ -186,12 +186,11 @@ class _Sync:
 
 
 def _facts_of(node: Answer, known: bool) -> NodeFacts:
-    conditions = mapping_at(node.body, "status").get("conditions") or []
     return NodeFacts(
         uid=str(node.metadata.get("uid", "")) if node.ok else "",
         hidden=node.denied or node.code == _NOT_FOUND,
         canary=mapping_at(node.metadata, "labels").get(RING) == CANARY,
-        ready=any(each.get("type") == "Ready" and each.get("status") == "True" for each in conditions),
+        ready=condition_of(node.body, "Ready").get("status") == "True",
         paused=is_paused(node.metadata) if known else None,
     )
 

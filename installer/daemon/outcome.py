@@ -15,7 +15,7 @@ from installer.daemon.configuration import Configuration
 from installer.daemon.transient import UNKNOWN_END
 from installer.errors import InstallerError, KubeletKeptError
 from installer.model.daemon import Installed
-from installer.model.event import KUBELET_RESTART, Emit, Event
+from installer.model.event import KUBELET_RESTART, Emit, Event, truncate
 from installer.model.fleet import PlannedWork
 from installer.model.jsontext import camel, from_json, to_json
 
@@ -171,7 +171,5 @@ def listed(texts: Sequence[str], limit: int) -> str:
         if kept and size > limit:
             break
         kept.append(text)
-    first = "; ".join(kept).encode("utf-8", "replace")
     more = len(texts) - len(kept)
-    cut = first if len(first) <= limit else first[: limit - 3] + b"..."
-    return cut.decode("utf-8", "ignore") + (f" (and {more} more)" if more else "")
+    return truncate("; ".join(kept), limit) + (f" (and {more} more)" if more else "")

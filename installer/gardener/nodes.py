@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from installer.model.daemon import Phase
 from installer.model.event import name_some
 from installer.model.instant import parse_time, plain_time
-from installer.model.names import COMPONENT_LABEL, COMPONENTS, OURS, Mode
+from installer.model.names import COMPONENT_LABEL, COMPONENTS, OURS, Mode, our_selector
 from installer.operator.api import DAEMON_SETS, NODES, PODS, KubeApi
 from installer.operator.judge import PodView, read_pods, read_status
 from installer.operator.kube_objects import (
@@ -112,8 +112,7 @@ def ask_nodes(api: KubeApi, mode: Mode, now: float) -> Nodes:
 
 def _pods(api: KubeApi, mode: Mode, namespace: str = "") -> dict[str, PodView]:
     """Return the pods of one mode by their nodes."""
-    selector = f"{OURS},{COMPONENT_LABEL}={COMPONENTS[mode]}"
-    return by_node(api.list_objects(PODS, selector, namespace))
+    return by_node(api.list_objects(PODS, our_selector(mode=mode), namespace))
 
 
 def by_node(pods: Iterable[Object]) -> dict[str, PodView]:

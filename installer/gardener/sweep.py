@@ -7,7 +7,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from installer.gardener.nodes import SILENCE, Node, describe_silence, name_nodes
-from installer.model.names import INSTANCE_LABEL, OURS
+from installer.model.names import our_selector
 from installer.operator.api import DAEMON_SETS, NODES, PODS, KubeApi
 from installer.operator.inventory import (
     DEFINITIONS,
@@ -62,7 +62,7 @@ def _holds(owned: Owned, adjustments: tuple[str, ...]) -> bool:
 def _find_pods(api: KubeApi, instance: str, now: float) -> tuple[list[Node], list[Node]]:
     """Return the nodes with pods that are awaited, and those that are not. Raises ApiError."""
     ending, silent = list[Node](), list[Node]()
-    pods = api.list_objects(PODS, f"{OURS},{INSTANCE_LABEL}={instance}")
+    pods = api.list_objects(PODS, our_selector(instance))
     for name in sorted({text_at(pod, "spec", "nodeName") for pod in pods}):
         since = silent_since(api.find(NODES, "", name))  # of a Node that is gone, the pods go as well
         if since is not None and now - since > SILENCE:

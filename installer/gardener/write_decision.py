@@ -15,6 +15,7 @@ from installer.gardener.decide import FINALIZER, Decision, Situation
 from installer.gardener.managed_resource import Wanted
 from installer.gardener.resources import EXTENSIONS, MANAGED_RESOURCES, OPERATION, Extension
 from installer.gardener.status import build_patch
+from installer.model.event import truncate
 from installer.model.instant import micro_time
 from installer.operator.api import EVENTS, SECRETS, ApiError, KubeApi
 from installer.operator.kube_objects import text_at
@@ -87,9 +88,6 @@ def build_event(
     extension: Extension, operation: Mapping[str, Any], now: float, instance: str
 ) -> dict[str, Any]:
     """Build an Event for a new state or error of an operation."""
-    note = operation["description"]
-    if len(raw := note.encode()) > _NOTE:
-        note = raw[: _NOTE - 3].decode("utf-8", "ignore") + "..."
     return {
         "apiVersion": "events.k8s.io/v1",
         "kind": "Event",
@@ -104,7 +102,7 @@ def build_event(
         },
         "reason": f"{operation['type']}{operation['state']}",
         "action": operation["type"],
-        "note": note,
+        "note": truncate(operation["description"], _NOTE),
         "type": "Warning" if operation["state"] == "Error" else "Normal",
         "reportingController": _PROGRAM,
         "reportingInstance": instance[:128],

@@ -30,5 +30,11 @@ def name_some(names: Sequence[str], most: int = 5, between: str = ", ") -> str:
     return between.join(names[:most]) + (f" and {more} more" if more > 0 else "")
 
 
+def truncate(text: str, limit: int) -> str:
+    """Return at most `limit` bytes of it; what was longer ends in three dots."""
+    raw = text.encode("utf-8", "replace")
+    return text if len(raw) <= limit else raw[: limit - 3].decode("utf-8", "ignore") + "..."
+
+
 def silent(_event: Event) -> None:
     """An Emit that drops every event."""

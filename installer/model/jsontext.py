@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from enum import Enum
 from functools import cache
@@ -36,6 +36,12 @@ def text_at(given: object, *path: str) -> str:
     """Return the text at this path of parsed JSON, empty if there is none."""
     found = mapping_at(given, *path[:-1]).get(path[-1])
     return found if isinstance(found, str) else ""
+
+
+def items_at(given: object, *path: str) -> Iterator[Mapping[str, Any]]:
+    """Yield the objects of the list at this path of parsed JSON; none if there is no list."""
+    found = mapping_at(given, *path[:-1]).get(path[-1])
+    yield from (each for each in found if isinstance(each, Mapping)) if isinstance(found, list) else ()
 
 
 def to_json(value: Any) -> str:

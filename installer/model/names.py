@@ -21,6 +21,12 @@ COMPONENTS = {Mode.INSTALL: "installation", Mode.REMOVE: "removal"}
 """The component label of each mode's DaemonSet."""
 
 
+def our_selector(instance: str = "", mode: Mode | None = None) -> str:
+    """Return the label selector of our DaemonSets and pods: of all instances and modes, unless given."""
+    of_instance = f",{INSTANCE_LABEL}={instance}" if instance else ""
+    return OURS + of_instance + (f",{COMPONENT_LABEL}={COMPONENTS[mode]}" if mode else "")
+
+
 def mode_of(component: object) -> Mode | None:
     """The mode of the DaemonSet with this component; None for any other."""
     return next((mode for mode, name in COMPONENTS.items() if name == component), None)

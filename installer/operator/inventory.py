@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from installer.errors import InvalidInputError
 from installer.model.names import (
     COMPONENT_LABEL,
-    COMPONENTS,
     INSTANCE_LABEL,
     NAME_LABEL,
     OURS,
     UNINSTALLING,
     Mode,
     mode_of,
+    our_selector,
 )
 from installer.model.overview import FleetInstallation
 from installer.operator.api import CONFIG_MAPS, DAEMON_SETS, LEASES, ApiError, KubeApi, Resource
@@ -67,8 +67,7 @@ class Installed:
 def find_installations(api: KubeApi, namespace: str = "", instance: str = "") -> tuple[Installed, ...]:
     """Find our DaemonSets by their labels: those of all namespaces and instances, unless given. Raises
     ApiError."""
-    selector = OURS + (f",{INSTANCE_LABEL}={instance}" if instance else "")
-    found = map(read_installed, api.list_objects(DAEMON_SETS, selector, namespace))
+    found = map(read_installed, api.list_objects(DAEMON_SETS, our_selector(instance), namespace))
     return tuple(each for each in found if each is not None)
 
 
@@ -158,8 +157,7 @@ def find_owned(api: KubeApi, instance: str, namespace: str = "") -> tuple[str, t
 
 def delete_installation(api: KubeApi, instance: str) -> None:
     """Delete the DaemonSet alone: its pods clean their nodes as they end. Raises ApiError."""
-    selector = f"{OURS},{INSTANCE_LABEL}={instance},{COMPONENT_LABEL}={COMPONENTS[Mode.INSTALL]}"
-    delete_owned(api, list(_owned(api, DAEMON_SETS, selector)))
+    delete_owned(api, list(_owned(api, DAEMON_SETS, our_selector(instance, Mode.INSTALL))))
 
 
 def delete_owned(api: KubeApi, owned: Iterable[Owned]) -> None:

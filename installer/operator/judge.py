@@ -14,7 +14,7 @@ from installer.cluster.node_status import is_paused
 from installer.cluster.selection import selects
 from installer.model.daemon import Phase
 from installer.model.instant import parse_time, plain_time
-from installer.model.names import COMPONENT_LABEL, INSTANCE_LABEL, LEFT, OURS, STATUS, Mode, mode_of
+from installer.model.names import COMPONENT_LABEL, LEFT, STATUS, Mode, mode_of, our_selector
 from installer.model.overview import NodeHealth, NodeView, Overview
 from installer.operator.api import NODES, PODS, KubeApi
 from installer.operator.inventory import Installed
@@ -67,8 +67,9 @@ def judge_nodes(api: KubeApi, installations: Sequence[Installed], instance: str 
     """Return every node with its health, the worst first, without rollouts. `instance`: of the pods; by
     default of all. Raises ApiError."""
     namespaces = sorted({each.what.namespace for each in installations})
-    selector = OURS + (f",{INSTANCE_LABEL}={instance}" if instance else "")
-    pods = read_pods(pod for each in namespaces for pod in api.list_objects(PODS, selector, each))
+    pods = read_pods(
+        pod for each in namespaces for pod in api.list_objects(PODS, our_selector(instance), each)
+    )
     newest = {mode: _newest(pods, mode) for mode in Mode}
     views, others = [], 0
     for node in api.list_objects(NODES):

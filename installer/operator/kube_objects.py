@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
+from installer.cluster.kubeapi import condition_of as condition_of
 from installer.model.instant import parse_time
+from installer.model.jsontext import items_at as items_at
 from installer.model.jsontext import mapping_at as mapping_at
 from installer.model.jsontext import text_at as text_at
 
@@ -14,20 +16,9 @@ Object = Mapping[str, Any]
 _MANY = 2**31  # the API counts in 32 bits; a number of four thousand digits is not a count
 
 
-def items_at(given: Object, *path: str) -> Iterator[Object]:
-    """Yield the mappings of a list."""
-    found = mapping_at(given, *path[:-1]).get(path[-1])
-    yield from (each for each in found if isinstance(each, Mapping)) if isinstance(found, list) else ()
-
-
 def number_at(given: Object, *path: str) -> int:
     found = mapping_at(given, *path[:-1]).get(path[-1])
     return max(-_MANY, min(_MANY, found)) if isinstance(found, int) else 0
-
-
-def condition_of(given: Object, kind: str) -> Object:
-    """Return a condition of a node or a pod; empty if there is none."""
-    return next((each for each in items_at(given, "status", "conditions") if each.get("type") == kind), {})
 
 
 def is_ready_pod(pod: Object) -> bool:

@@ -12,12 +12,13 @@ import pytest
 
 from installer.cluster.decommission import Decommission, decide
 from installer.cluster.kubeapi import Answer
-from installer.cluster.node_status import NodeStatus, build_event, is_paused, truncate
+from installer.cluster.node_status import NodeStatus, build_event, is_paused
 from installer.cluster.pod_context import PodContext, find_pod_context
 from installer.cluster.selection import selects
 from installer.cluster.sync import SyncReply, SyncRequest, WorkEnd
 from installer.cluster.sync_child import parse_request, sync_with
 from installer.errors import InvalidInputError
+from installer.model.event import truncate
 from installer.model.fleet import PlannedWork, WorkResult
 from installer.model.hold import PAUSE_ANNOTATION
 from installer.model.jsontext import to_json
