@@ -61,28 +61,23 @@ class UninstallOptions:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What an uninstallation has to remove. `installed` and `removal` are the DaemonSets; `settings` those of
-    the nodes. `adjustments`: how many objects of our CRD people have. `unready`: workloads whose annotations
-    an NRI plugin that is to follow would not read."""
+    """What an uninstallation has to remove."""
 
     instance: str
-    namespace: str
+    namespace: str  # of the pods
     installed: Installed | None
     removal: Installed | None
-    settings: Mapping[str, Any]
+    settings: Mapping[str, Any]  # of the nodes
+    patience: float  # seconds that may pass without progress
     owned: tuple[Owned, ...]
     nodes: tuple[NodeView, ...]
-    adjustments: int
-    unready: tuple[str, ...] = ()
+    adjustments: int  # objects of our CRD that people have
+    unready: tuple[str, ...] = ()  # workloads whose annotations the NRI plugin to follow would not read
 
     @property
     def dirty(self) -> tuple[NodeView, ...]:
         """The nodes that no DaemonSet selects and that were not cleaned."""
         return tuple(node for node in self.nodes if node.health is NodeHealth.DIRTY)
-
-    @property
-    def patience(self) -> float:
-        return wait_seconds_of(self.settings)
 
 
 def find(api: KubeApi, options: UninstallOptions) -> Target:
@@ -119,6 +114,7 @@ def find(api: KubeApi, options: UninstallOptions) -> Target:
         by_mode.get(Mode.INSTALL),
         by_mode.get(Mode.REMOVE),
         settings,
+        wait_seconds_of(settings) if options.wait is None else options.wait,
         owned,
         judge_nodes(api, sets, instance).nodes if instance else find_unclean(api),
         len(find_adjustments(api)) if any(each.resource == DEFINITIONS for each in owned) else 0,
@@ -155,9 +151,8 @@ def describe(target: Target, options: UninstallOptions) -> Iterator[Event]:
     )
     yield Event("uninstall.plan", where, {"instance": target.instance, "namespace": target.namespace})
     if target.installed is not None or target.removal is not None:
-        patience = target.patience if options.wait is None else options.wait
         what = "removes cri-resmgr from every node; each kubelet restarts once"
-        rest = f"waits for all of them, until {patience:g} s pass without progress"
+        rest = f"waits for all of them, until {target.patience:g} s pass without progress"
         yield Event("uninstall.plan", f"1. a removal {what}; {rest}")
     chosen = f"app.kubernetes.io/instance={target.instance}"
     yield Event("uninstall.plan", f"2. deletes the installer's objects with the label {chosen}:")
@@ -184,8 +179,7 @@ def uninstall(
     """Clean every node, then delete everything. Raises RolledBackError (exit 5) where nodes are not clean
     and their rights stay, RollbackFailedError (exit 6) where everything was deleted and nodes were left as
     they are, and ApiError."""
-    patience = target.patience if options.wait is None else options.wait
-    waiting = Waiting(api, target.instance, patience, emit, clock)
+    waiting = Waiting(api, target.namespace, target.instance, target.patience, emit, clock)
     left = _clean_hosts(api, target, waiting, emit)
     _require_clean(left, options)
 
@@ -208,13 +202,13 @@ def uninstall(
         name = target.installed.what.name
         delete([each for each in owned if each.resource == DAEMON_SETS and each.name == name])
         unreachable = {node.name for node in left if not node.reachable}
-        _require_gone(waiting.until_gone(target.namespace, unreachable, removals=False))
+        _require_gone(waiting.until_gone(unreachable, removals=False))
         # Of two pods that started at once, after a boot, the installation's may have been the last.
-        left = waiting.until_clean(target.namespace, _removal_of(target), {node.name for node in left})
+        left = waiting.until_clean(_removal_of(target), {node.name for node in left})
         _require_clean(left, options)
     delete([each for each in owned if each.resource == DAEMON_SETS])
     if target.namespace:
-        _require_gone(waiting.until_gone(target.namespace, {node.name for node in left}, removals=True))
+        _require_gone(waiting.until_gone({node.name for node in left}, removals=True))
     mark_left(api, {node.name: f"{_LEFT}: {node.reason or node.phase}" for node in left}, waiting.retry)
     count = clear_node_objects(api, {node.name for node in left}, waiting.retry)
     emit(Event("uninstall.nodes", f"cleaned {count} Nodes in the API server", {"nodes": count}))
@@ -258,7 +252,7 @@ def _clean_hosts(api: KubeApi, target: Target, waiting: Waiting, emit: Emit) -> 
         api.create_absent(DAEMON_SETS, target.namespace, daemon_set)
         emit(Event("uninstall.removal", f"DaemonSet {target.namespace}/{_removal_of(target)} is running"))
     if removal := _removal_of(target):
-        return waiting.until_clean(target.namespace, removal)
+        return waiting.until_clean(removal)
     return find_unclean(api)
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from installer.model.event import Emit, Event, name_some
-from installer.model.names import COMPONENT_LABEL, COMPONENTS, INSTANCE_LABEL, OURS, Mode
+from installer.model.names import Mode, our_selector
 from installer.model.overview import NodeView
 from installer.operator.api import DAEMON_SETS, PODS, ApiError, KubeApi
 from installer.operator.inventory import find_installations
@@ -37,17 +37,24 @@ class Clock:
 
 
 class Waiting:
-    """`patience`: how many seconds may pass without progress on any node."""
+    """`namespace` is that of the pods. `patience`: how many seconds may pass without progress on any node."""
 
     def __init__(
-        self, api: KubeApi, instance: str, patience: float, emit: Emit, clock: Clock | None = None
+        self,
+        api: KubeApi,
+        namespace: str,
+        instance: str,
+        patience: float,
+        emit: Emit,
+        clock: Clock | None = None,
     ) -> None:
-        self._api, self._instance, self._patience = api, instance, patience
+        self._api, self._namespace, self._instance = api, namespace, instance
+        self._patience = patience
         self._emit, self._clock = emit, clock or Clock()
         self._away = False  # whether the last request had no answer
         self._reported_at = _NEVER
 
-    def until_clean(self, namespace: str, name: str, given_up: Collection[str] = ()) -> tuple[NodeView, ...]:
+    def until_clean(self, name: str, given_up: Collection[str] = ()) -> tuple[NodeView, ...]:
         """Wait until the removal's DaemonSet of this name is done, except on the nodes that are given up.
         Returns the nodes that are not clean, with their reasons. Raises ApiError."""
         clean, since, count = set[str](), self._clock.now(), 0
@@ -55,10 +62,10 @@ class Waiting:
         left = tuple[NodeView, ...]()
         self._reported_at = _NEVER
         while True:
-            daemon_set = self._ask(lambda: self._api.get(DAEMON_SETS, namespace, name), since) or {}
+            daemon_set = self._ask(lambda: self._api.get(DAEMON_SETS, self._namespace, name), since) or {}
             status, done = mapping_at(daemon_set, "status"), is_rolled_out(daemon_set)
             if done or self._is_over(since) or status != seen or self._must_report:
-                views = self._ask(lambda: self._judge_nodes(namespace), since)
+                views = self._ask(self._judge_nodes, since)
                 if views is not None:
                     seen, count = status, len(views)
                     fresh = {each.name for each in views if is_clean(each)} - clean
@@ -73,10 +80,10 @@ class Waiting:
             self._report(f"nodes to be clean: {who}" if left else "the first pods of the removal", since)
             self._clock.sleep(_PACE * max(1.0, count / _LARGE))
 
-    def until_gone(self, namespace: str, excused: Collection[str], removals: bool) -> tuple[str, ...]:
+    def until_gone(self, excused: Collection[str], removals: bool) -> tuple[str, ...]:
         """Wait until our pods run on the excused nodes alone; return the other pods that remain when nothing
         happens any more. `removals`: the pods of the removal have to end as well. Raises ApiError."""
-        return self.until_none("pods to end", lambda: self._pods(namespace, excused, removals))
+        return self.until_none("pods to end", lambda: self._pods(excused, removals))
 
     def until_none(self, what: str, find: Callable[[], Iterable[str]]) -> tuple[str, ...]:
         """Wait until nothing is found; return what is found when nothing happens any more. Raises
@@ -98,14 +105,13 @@ class Waiting:
             self._clock.sleep(_PACE)
         return found[0]
 
-    def _judge_nodes(self, namespace: str) -> tuple[NodeView, ...]:
-        installations = find_installations(self._api, namespace, self._instance)
+    def _judge_nodes(self) -> tuple[NodeView, ...]:
+        installations = find_installations(self._api, self._namespace, self._instance)
         return judge_nodes(self._api, installations, self._instance).nodes
 
-    def _pods(self, namespace: str, excused: Collection[str], removals: bool) -> Iterator[str]:
-        component = "" if removals else f",{COMPONENT_LABEL}={COMPONENTS[Mode.INSTALL]}"
-        selector = f"{OURS},{INSTANCE_LABEL}={self._instance}{component}"
-        for each in self._api.list_objects(PODS, selector, namespace):
+    def _pods(self, excused: Collection[str], removals: bool) -> Iterator[str]:
+        selector = our_selector(self._instance, None if removals else Mode.INSTALL)
+        for each in self._api.list_objects(PODS, selector, self._namespace):
             if text_at(each, "spec", "nodeName") not in excused:
                 yield text_at(each, "metadata", "name")
 
