@@ -125,27 +125,23 @@ def run_translate(arguments: argparse.Namespace, options: Options) -> int:
         configs = read_provider(arguments.provider_config)
     else:
         configs = read_directory(Path(arguments.configs))
-    translation, remark = translate(configs), ""
-    if not translation.resources:
-        remark = "nothing to print: no plugin implements a policy of these configs\n"
+    translation = translate(configs)
     translation = translation.as_values() if options.output == "helm" else translation
     text = dump_objects(translation.resources)
-    return _print(to_camel(translation), text, translation.report, remark, options.output)
+    return _print(to_camel(translation), text, translation.report, options.output)
 
 
 def _print_workloads(workloads: Sequence[Workload], output: str) -> int:
     from installer.report.terminal import one_line, pick
 
     listed = [{"workload": each.name, **pick(each, "annotations patch")} for each in workloads]
-    patches = "".join(f"{one_line(each.patch)}\n" for each in workloads)
+    head = "# Patching a template recreates its pods: patch before the move, when that is acceptable."
+    lines = [head, *(one_line(each.patch) for each in workloads)] if workloads else []
     report = [entry for each in workloads for entry in each.report]
-    remark = "patching a template recreates its pods: patch before the move, when that is acceptable\n"
-    return _print({"workloads": listed}, patches, report, remark if workloads else "", output)
+    return _print({"workloads": listed}, "".join(f"{line}\n" for line in lines), report, output)
 
 
-def _print(
-    document: Mapping[str, object], text: str, report: Sequence[Entry], remark: str, output: str
-) -> int:
+def _print(document: Mapping[str, object], text: str, report: Sequence[Entry], output: str) -> int:
     """Print the document as JSON or the text, and the report on stderr. Return the exit code."""
     from installer.report.terminal import one_line, write_json
 
@@ -155,7 +151,6 @@ def _print(
         sys.stdout.write(text)
     for entry in report:
         sys.stderr.write(f"{one_line(entry.line)}\n")
-    sys.stderr.write(remark)
     return _PENDING if any(entry.grade == "lost" for entry in report) else 0
 
 

@@ -39,10 +39,8 @@ def read_directory(directory: Path) -> dict[str, str]:
 
 
 def read_provider(path: Path) -> dict[str, str]:
-    """Read the `configs` of a Shoot, an Extension, a ControllerDeployment or a providerConfig.
-
-    Raises InvalidInputError.
-    """
+    """Read the `configs` of a Shoot, an Extension, a ControllerDeployment or a providerConfig. Raises
+    InvalidInputError."""
     texts: dict[str, str] = {}
     for source in load_provider_configs([path], None, removal=True).sources:
         texts |= mapping_at(source.data, "configs")

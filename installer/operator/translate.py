@@ -65,9 +65,7 @@ class Translation:
 
 def translate(configs: Mapping[str, str]) -> Translation:
     """`configs` has texts by their keys in the values: fallback, force, EXTRA_OPTIONS, default, group.G ...
-
-    Raises InvalidInputError with every fault that cri-resmgr would refuse as well.
-    """
+    Raises InvalidInputError with every fault that cri-resmgr would refuse as well."""
     given = ((STATIC_CONFIGS.get(key, key), text.encode("utf-8", "replace")) for key, text in configs.items())
     faults = [fault for name, content in given for fault in find_faults(name, content)]
     if faults:
