@@ -44,6 +44,7 @@ def test_a_resync_comes_when_nothing_else_does(settled: Bench) -> None:
 def test_whatever_changes_is_converged_at_once(settled: Bench, what: str) -> None:
     other: dict[str, Any] = {what: ("other",)}
     assert settled.look(replace(GOOD, **other)) is Action.INSTALL
+    assert not settled.last.ask_first
 
 
 def test_who_is_not_served_is_the_reason_until_a_pass_finds_all_served(settled: Bench) -> None:
