@@ -100,6 +100,16 @@ def test_the_next_node_waits_until_the_plugin_serves_the_first(fleet: Fleet) -> 
     assert fleet.waits(fleet.b) == ""
 
 
+def test_a_permit_that_was_not_used_waits_for_no_plugin(fleet: Fleet) -> None:
+    fleet.configure()
+    fleet.a.is_permitted(REMOVAL)
+    waits = replace(LEFT, phase=Phase.WAITING, ready=False)
+    fleet.a.client.update(waits, None, FOLLOWED, busy=False, read_node=False)
+    fleet.a.wants = None
+    fleet.a.goes_on(10)
+    assert not fleet.store.holders()
+
+
 def test_a_plugin_that_fails_stops_the_second_node(fleet: Fleet) -> None:
     fleet.configure()
     fleet.leave_a()
