@@ -17,9 +17,8 @@ from installer.model.fleet import BREAKER, REMOVAL, FleetRules
 from installer.model.instant import parse_past, plain_time
 from installer.model.jsontext import mapping_at, text_at
 
-LABELLED, FIRST = "labelled", "first"
+_LABELLED, _FIRST = "labelled", "first"
 """Which nodes are the canaries: those with the label, or the first ones that ask."""
-
 _CANARY_SHARE = "1%"
 CANARY_SECONDS = 900.0
 """Nobody waits longer for a canary that has not reported, nor for labelled ones of which none has begun:
@@ -40,7 +39,6 @@ class Breaker:
     """Times are of the epoch."""
 
     generation: str
-    ring: str = FIRST
     begun: float = 0.0
     canaries: Mapping[str, float] = field(default_factory=dict)  # node -> when it was admitted
     succeeded: frozenset[str] = frozenset()  # those of the canaries that ended well
@@ -62,7 +60,6 @@ def read_breaker(generation: str, lease: Mapping[str, Any], now: float) -> Break
         found = json.loads(mapping_at(lease, "metadata", "annotations")[BREAKER])
         return Breaker(
             generation,
-            str(found["ring"]),
             parse_past(found["begun"], now),
             {str(node): parse_past(each["begun"], now) for node, each in found["canaries"].items()},
             frozenset(str(node) for node, each in found["canaries"].items() if each.get("done")),
@@ -90,7 +87,7 @@ def build_breaker(breaker: Breaker, namespace: str, rules: FleetRules, nodes: in
     }
     found = {
         "stopped": stopped(breaker, rules, nodes),
-        "ring": breaker.ring,
+        "ring": _LABELLED if breaker.labelled else _FIRST,
         "labelled": breaker.labelled,
         "begun": plain_time(breaker.begun),
         "passed": plain_time(breaker.passed) if breaker.passed else "",
@@ -134,7 +131,7 @@ def may_be_canary(breaker: Breaker, node: str, *, labelled: bool, nodes: int, no
     counted = [
         name for name, at in breaker.canaries.items() if name in breaker.succeeded or _is_awaited(at, now)
     ]
-    if breaker.ring == LABELLED:
+    if breaker.labelled:
         chosen = labelled and len(breaker.canaries) < _MOST_CANARIES
         return chosen or (not counted and not _is_awaited(breaker.begun, now))
     return len(counted) < share_of(_CANARY_SHARE, nodes)

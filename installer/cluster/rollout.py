@@ -166,8 +166,7 @@ class Rollout:
         if breaker is None:  # no node has begun it: the first one writes that it goes first
             if self.state.labelled is None:
                 return Lookup.CANARIES
-            ring = breakers.LABELLED if self.state.labelled else breakers.FIRST
-            breaker = Breaker(self.work.generation, ring, self.now, labelled=self.state.labelled)
+            breaker = Breaker(self.work.generation, self.now, labelled=self.state.labelled)
         why = breakers.stopped(breaker, self.rules, self.state.nodes)
         if why and self.me.node not in breaker.failures:
             return self._await_people(why)

@@ -207,7 +207,7 @@ def test_a_pause_is_no_failure_where_a_node_writes_the_lease_first(fleet: Fleet,
 def test_labelled_nodes_that_the_others_wait_for_are_counted(fleet: Fleet, run: Run) -> None:
     place, now = "cri-resmgr-installer-rollout", time.time()
     canaries = {"n1": now - 60}
-    breaker = Breaker("0123456789abcdef", "labelled", now - 60, canaries, frozenset({"n1"}), labelled=3)
+    breaker = Breaker("0123456789abcdef", now - 60, canaries, frozenset({"n1"}), labelled=3)
     fleet.server.create(LEASES, place, build_breaker(breaker, place, FleetRules(), 4))
     waiting = "1 of 1 canaries have it, 2 labelled nodes have not started it yet"
     assert waiting in run("rollout", "status").stdout

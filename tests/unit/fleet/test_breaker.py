@@ -88,7 +88,6 @@ def test_the_breaker_counts_to_its_limit(failures: int, limit: int, passed: bool
 def test_a_breaker_is_read_as_it_was_written(canaries: dict[str, int], why: str) -> None:
     breaker = Breaker(
         "one",
-        "labelled",
         5.0,
         {node: float(at) for node, at in canaries.items()},
         frozenset(list(canaries)[:1]),

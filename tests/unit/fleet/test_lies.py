@@ -58,7 +58,7 @@ def later(store: Store, seconds: float) -> str:
 def test_nobody_waits_for_a_time_that_a_breaker_has_not_seen_yet(store: Store, field: str, time: str) -> None:
     store.size(3)
     time = later(store, 30 * 86_400) if time == "30 days" else time
-    breaker = Breaker("one", "first", store.now, {"x": store.now}, frozenset({"x"}), passed=store.now)
+    breaker = Breaker("one", store.now, {"x": store.now}, frozenset({"x"}), passed=store.now)
     lease = build_breaker(breaker, NAMESPACE, RULES, 3)
     said = json.loads(lease["metadata"]["annotations"][BREAKER])
     said[field] = time
