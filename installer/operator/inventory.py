@@ -92,7 +92,6 @@ class Owned:
     resource: Resource
     namespace: str
     name: str
-    program: str
     marked: bool = False
     held: str = ""
 
@@ -173,11 +172,10 @@ def delete_owned(api: KubeApi, owned: Iterable[Owned]) -> None:
 def _owned(api: KubeApi, resource: Resource, selector: str, namespace: str = "") -> Iterator[Owned]:
     for each in _list(api, resource, selector, namespace):
         metadata = mapping_at(each, "metadata")
-        program = text_at(metadata, "labels", NAME_LABEL)
-        if program in _NAMES:
+        if text_at(metadata, "labels", NAME_LABEL) in _NAMES:
             where, name = (text_at(metadata, key) for key in ("namespace", "name"))
             marked = text_at(metadata, "annotations", UNINSTALLING) == "true"
-            yield Owned(resource, where, name, program, marked, _why_held(each))
+            yield Owned(resource, where, name, marked, _why_held(each))
 
 
 def _why_held(given: Object) -> str:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from typing import Any
 
@@ -32,6 +32,7 @@ _WORKING = (Phase.STARTING, Phase.WAITING, Phase.CONVERGING, Phase.REPAIRING, Ph
 _DONE = {Mode.INSTALL: Phase.CONVERGED, Mode.REMOVE: Phase.REMOVED}
 _OVER = ("Succeeded", "Failed")  # phases of a pod
 _REVISION = "controller-revision-hash"  # label (Kubernetes API reference, apps/v1 DaemonSet)
+_DESELECTED = "no DaemonSet selects it any more"
 _NO_DAEMON_SET = "no DaemonSet is left to clean it: apply the manifests again"
 _STATUS_SIZE = 16_384  # characters; ours has about 3,000 at most (node_status.py)
 _VALUE_SIZE = 1024
@@ -85,15 +86,9 @@ def judge_nodes(api: KubeApi, installations: Sequence[Installed], instance: str 
 def find_unclean(api: KubeApi) -> tuple[NodeView, ...]:
     """Return the nodes whose annotation does not say that they are clean, for a cluster that has none of our
     DaemonSets. Raises ApiError."""
-    found = []
-    for node in api.list_objects(NODES):
-        name, status = text_at(node, "metadata", "name"), read_status(mapping_at(node, "metadata"))
-        phase = status.get("state", "")
-        if phase not in ("", Phase.REMOVED):
-            reason = _left_reason(status) or _NO_DAEMON_SET
-            reachable = silent_since(node) is None
-            found.append(NodeView(name, NodeHealth.DIRTY, reason, phase=phase, reachable=reachable))
-    return tuple(found)
+    reasons = {_DESELECTED: _NO_DAEMON_SET}
+    nodes = judge_nodes(api, ()).nodes
+    return tuple(replace(each, reason=reasons.get(each.reason, each.reason)) for each in nodes)
 
 
 def judge_node(node: Object, listed: Listed) -> NodeView | None:
@@ -105,7 +100,7 @@ def judge_node(node: Object, listed: Listed) -> NodeView | None:
     modes = {each.what.mode for each in listed.installations if _selects(each, name, labels)}
     mode = Mode.REMOVE if Mode.REMOVE in modes else Mode.INSTALL
     pod = listed.pods.get((name, mode))
-    health, reason = NodeHealth.DIRTY, _left_reason(status) or "no DaemonSet selects it any more"
+    health, reason = NodeHealth.DIRTY, _left_reason(status) or _DESELECTED
     if modes:
         health, reason = _judge(node, status, pod, mode, listed.now)
     elif status.get("state", "") in ("", Phase.REMOVED):
