@@ -7,6 +7,7 @@ one part that counts. 9 MB take 20 ms.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from typing import BinaryIO
 
@@ -34,7 +35,7 @@ class AgentWatch:
     def look(self) -> str:
         """Return another value if the agent's configuration or the active policy has changed. A file that is
         being written, or is not understood, changes nothing."""
-        try:
+        with contextlib.suppress(InstallerError, OSError):
             status = self._files.status(paths.PROXY_CACHE)
             seen = (status.st_ino, status.st_size, status.st_mtime_ns) if status else ()
             if seen != self._status:
@@ -44,8 +45,6 @@ class AgentWatch:
                     with open(descriptor, "rb", buffering=0) as file:
                         self._token = token_of(file) or self._token
                 self._status = seen
-        except (InstallerError, OSError):
-            return self._token
         return self._token
 
 

@@ -63,8 +63,7 @@ def read_vector(vector: object, arch: str) -> FoundImages:
     lines: Mapping[KeyPath, int] = {}
     if isinstance(vector, str):
         vector, lines = _parse(vector, found.faults)
-    by_key: dict[str, list[_Candidate]] = {}
-    first: dict[str, KeyPath] = {}
+    by_key: dict[str, tuple[KeyPath, list[_Candidate]]] = {}  # with the path of its first entry
     for path, entry in _entries(vector, found.faults) if not found.faults else ():
         name = entry.get("name") if isinstance(entry, Mapping) else None
         if not isinstance(entry, Mapping) or not isinstance(name, str):
@@ -74,11 +73,11 @@ def read_vector(vector: object, arch: str) -> FoundImages:
         elif name not in IMAGES:
             found.faults.append((path, f"unknown name {shown(name)}; {suggest(name, IMAGES)}"))
         else:
-            first.setdefault(IMAGES[name], path)
-            by_key.setdefault(IMAGES[name], []).extend(_candidates(path, entry, arch, found.faults))
+            _, candidates = by_key.setdefault(IMAGES[name], (path, []))
+            candidates += _candidates(path, entry, arch, found.faults)
     if not found.faults:
-        for key, path in first.items():
-            _choose(key, path, by_key[key], arch, found)
+        for key, (path, candidates) in by_key.items():
+            _choose(key, path, candidates, arch, found)
     for listed in (found.faults, found.warnings):
         listed[:] = [(path, _with_line(path, what, lines)) for path, what in listed]
     return found
