@@ -14,7 +14,7 @@ from urllib.parse import urlencode
 
 from installer.model.fleet import FLEET, LONGEST_HOLD, ROLLOUT
 from installer.model.instant import CLOCKS_DIFFER, micro_time, parse_time
-from installer.model.jsontext import mapping_at, text_at
+from installer.model.jsontext import mapping_at, number_at, text_at
 from installer.model.names import NAME_LABEL
 
 PREFIX = "cri-resource-manager.intel.com"
@@ -122,13 +122,9 @@ def _read_permit(lease: object) -> Permit | None:
         str(spec.get("holderIdentity") or ""),
         _seconds_of(str(spec.get("acquireTime"))),
         begins,
-        begins + _number(spec.get("leaseDurationSeconds"), LONGEST_HOLD),
+        begins + min(LONGEST_HOLD, max(0, number_at(spec, "leaseDurationSeconds"))),
         text_at(lease, "metadata", "resourceVersion"),
     )
-
-
-def _number(found: object, most: int) -> int:
-    return min(max(0, found), most) if isinstance(found, int) else 0
 
 
 @lru_cache(1024)

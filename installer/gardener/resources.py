@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from installer.operator.api import Resource
-from installer.operator.kube_objects import Object, cut_line, items_at, mapping_at, text_at
+from installer.operator.kube_objects import Object, cut_line, items_at, mapping_at, number_at, text_at
 
 EXTENSIONS = Resource("extensions.gardener.cloud", "v1alpha1", "extensions")
 CLUSTERS = Resource("extensions.gardener.cloud", "v1alpha1", "clusters")
@@ -61,8 +61,7 @@ class Extension:
 
     @property
     def observed_generation(self) -> int:
-        found = self.status.get("observedGeneration")
-        return found if isinstance(found, int) else 0
+        return number_at(self.status, "observedGeneration")
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +108,7 @@ def parse_extension(given: Object) -> Extension:
         version=text_at(metadata, "resourceVersion"),
         type=text_at(spec, "type"),
         class_=text_at(spec, "class") or "shoot",
-        generation=metadata["generation"] if isinstance(metadata.get("generation"), int) else 0,
+        generation=number_at(metadata, "generation"),
         operation=text_at(metadata, "annotations", OPERATION),
         asked=text_at(metadata, "annotations", _ASKED),
         deleted=text_at(metadata, "deletionTimestamp"),

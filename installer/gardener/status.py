@@ -12,7 +12,7 @@ from typing import Any
 from installer.gardener.nodes import Nodes, name_nodes
 from installer.gardener.resources import Extension, ManagedResource
 from installer.model.instant import parse_time, plain_time
-from installer.operator.kube_objects import text_at
+from installer.operator.kube_objects import Object, items_at, text_at
 
 SYSTEM_COMPONENTS = "SystemComponentsHealthy"
 CONFIGURATION_PROBLEM = "ERR_CONFIGURATION_PROBLEM"
@@ -99,7 +99,7 @@ def build_patch(extension: Extension, report: Report, now: float) -> dict[str, A
     if report.observed and extension.observed_generation != extension.generation:
         patch["observedGeneration"] = extension.generation
     if report.health is not None:
-        conditions = _conditions(status.get("conditions"), report.health, time)
+        conditions = _conditions(status, report.health, time)
         if conditions != status.get("conditions"):
             patch["conditions"] = conditions
     if report.provider_status and status.get("providerStatus") != dict(report.provider_status):
@@ -144,11 +144,9 @@ def _same(old: object, wanted: Mapping[str, Any] | None) -> bool:
     return {key: value for key, value in old.items() if key != "lastUpdateTime"} == dict(wanted)
 
 
-def _conditions(conditions: object, health: Condition, time: str) -> Sequence[Mapping[str, Any]]:
+def _conditions(status: Object, health: Condition, time: str) -> Sequence[Object]:
     """Return all of them, because a patch replaces the whole list. Those of others stay as they are."""
-    listed = (
-        [each for each in conditions if isinstance(each, Mapping)] if isinstance(conditions, list) else []
-    )
+    listed = list(items_at(status, "conditions"))
     old = next((each for each in listed if each.get("type") == SYSTEM_COMPONENTS), None)
     wanted: dict[str, Any] = {
         "type": SYSTEM_COMPONENTS,

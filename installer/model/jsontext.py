@@ -11,6 +11,7 @@ from types import UnionType
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 _T = TypeVar("_T")
+_MANY = 2**31  # Kubernetes counts in 32 bits; a number of four thousand digits is not a count
 _type_hints = cache(get_type_hints)  # a type's hints are strings, which cost a compilation each
 
 
@@ -36,6 +37,12 @@ def text_at(given: object, *path: str) -> str:
     """Return the text at this path of parsed JSON, empty if there is none."""
     found = mapping_at(given, *path[:-1]).get(path[-1])
     return found if isinstance(found, str) else ""
+
+
+def number_at(given: object, *path: str) -> int:
+    """Return the whole number at this path of parsed JSON, 0 if there is none."""
+    found = mapping_at(given, *path[:-1]).get(path[-1])
+    return max(-_MANY, min(_MANY, found)) if isinstance(found, int) else 0
 
 
 def items_at(given: object, *path: str) -> Iterator[Mapping[str, Any]]:

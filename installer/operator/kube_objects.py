@@ -9,16 +9,10 @@ from installer.cluster.kubeapi import condition_of as condition_of
 from installer.model.instant import parse_time
 from installer.model.jsontext import items_at as items_at
 from installer.model.jsontext import mapping_at as mapping_at
+from installer.model.jsontext import number_at as number_at
 from installer.model.jsontext import text_at as text_at
 
 Object = Mapping[str, Any]
-
-_MANY = 2**31  # the API counts in 32 bits; a number of four thousand digits is not a count
-
-
-def number_at(given: Object, *path: str) -> int:
-    found = mapping_at(given, *path[:-1]).get(path[-1])
-    return max(-_MANY, min(_MANY, found)) if isinstance(found, int) else 0
 
 
 def is_ready_pod(pod: Object) -> bool:
