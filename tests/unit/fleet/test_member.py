@@ -307,6 +307,17 @@ def test_a_canary_whose_power_was_cut_says_that_it_has_what_others_wait_for(
     assert other.granted == FILES
 
 
+def test_the_others_go_on_as_soon_as_a_canary_has_succeeded(store: SimStore, clock: Clock) -> None:
+    node, other = (MemberNode(store, clock, name, rules=CANARIES) for name in ("node", "other"))
+    for each in (node, other):
+        each.sees()
+    node.is_permitted(FILES)
+    node.works(FILES)
+    other.wants = FILES
+    other.goes_on(60)
+    assert other.granted == FILES
+
+
 @pytest.mark.parametrize("action", [Action.INSTALL, Action.REMOVE])
 def test_a_permit_that_a_boot_has_made_forgotten_is_given_back(
     store: SimStore, clock: Clock, action: Action
