@@ -51,6 +51,15 @@ def test_a_silent_relay_has_longer_for_its_answer_until_something_has_to_be_done
     assert settled.look(after=7.0) is Action.RESCUE
 
 
+@rule("R4")
+def test_a_proxy_that_is_restarted_late_has_the_time_for_it(settled: Bench) -> None:
+    settled.look(SILENT)
+    assert settled.look(after=19) is Action.RESTART_PROXY
+    settled.end(took=0.0)
+    assert settled.look(after=9) is Action.NOTHING
+    assert settled.look(after=2) is Action.RESCUE
+
+
 def test_a_proxy_that_comes_back_is_forgiven(settled: Bench) -> None:
     settled.look(SILENT)
     settled.look(after=11)

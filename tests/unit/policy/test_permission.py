@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from installer.daemon.decision import Action
+from installer.daemon.decision import Action, Decision
 from installer.daemon.outcome import Outcome
 from installer.daemon.policy import BUSY
 from installer.daemon.poller import PollSnapshot
@@ -96,6 +96,22 @@ def test_a_first_installation_that_waits_serves_nothing(make: Make) -> None:
     bench.end(replace(KEPT, installed=Installed(), fleet_generation="one"), of(BARE))
     state = bench.policy.state
     assert (state.serves, state.installed.generation, state.wanted) == (False, "", "one")
+
+
+def test_the_removal_at_the_end_of_a_pod_is_what_was_permitted(settled: Bench) -> None:
+    settled.policy.begun(Decision(Action.REMOVE, wants=WORK), of(GOOD, COMES))
+    assert settled.policy.permitted == WORK
+
+
+@rule("R13")
+def test_a_node_that_cannot_be_looked_at_is_not_called_served(make: Make) -> None:
+    bench = make()
+    assert bench.look(GOOD) is Action.INSTALL
+    bench.end(Outcome(0, installed=Installed("good")))
+    assert bench.policy.state.serves
+    bench.look(replace(GOOD, blind="no bus"))
+    bench.look(after=21)
+    assert not bench.policy.state.serves
 
 
 def test_the_permit_of_other_work_is_not_used(make: Make) -> None:

@@ -121,6 +121,7 @@ def test_a_pause_of_a_healthy_host_stays_ready(settled: Bench) -> None:
 def test_one_that_was_replaced_stays_so_and_stops_its_child(settled: Bench) -> None:
     settled.look(replace(GOOD, files=("drift",)))
     assert settled.look(replace(GOOD, superseded=True)) is Action.STOP
+    assert settled.last.grace == 0.0  # the child's own
     settled.end(Outcome(143))
     assert settled.look(replace(DEAD, inputs=("new",)), after=100) is Action.NOTHING
     assert (settled.phase, settled.ready) == (Phase.YIELDED, False)
