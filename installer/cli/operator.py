@@ -69,7 +69,7 @@ def run_rollout(arguments: argparse.Namespace, options: Options) -> int:
             released = rollout.retry(api, installations)
             done = "; ".join(released) or "no generation was stopped; nothing has changed"
         emit = build_reporter(options.output, sys.stdout, options.verbose)
-        names = [f"{each.what.namespace}/{each.what.name}" for each in installations]
+        names = [f"{each.namespace}/{each.name}" for each in installations]
         emit(Event("rollout", done, {"daemonSets": names}))
     return 0
 

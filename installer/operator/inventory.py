@@ -53,10 +53,9 @@ one exists, an interrupted uninstallation can be found again."""
 
 
 @dataclass(frozen=True, slots=True)
-class Installed:
-    """One of our DaemonSets."""
+class Installed(FleetInstallation):
+    """One of our DaemonSets, with the object."""
 
-    what: FleetInstallation
     daemon_set: Object
 
     @property
@@ -80,8 +79,7 @@ def read_installed(daemon_set: Object) -> Installed | None:
     containers = items_at(daemon_set, "spec", "template", "spec", "containers")
     image = next((text_at(each, "image") for each in containers if each.get("name") == "installer"), "")
     namespace, name = (text_at(daemon_set, "metadata", key) for key in ("namespace", "name"))
-    what = FleetInstallation(namespace, name, str(labels.get(INSTANCE_LABEL, "")), mode, image)
-    return Installed(what, daemon_set)
+    return Installed(namespace, name, str(labels.get(INSTANCE_LABEL, "")), mode, image, daemon_set)
 
 
 @dataclass(frozen=True, slots=True)

@@ -67,7 +67,7 @@ class Listed:
 def judge_nodes(api: KubeApi, installations: Sequence[Installed], instance: str = "") -> Overview:
     """Return every node with its health, the worst first, without rollouts. `instance`: of the pods; by
     default of all. Raises ApiError."""
-    namespaces = sorted({each.what.namespace for each in installations})
+    namespaces = sorted({each.namespace for each in installations})
     pods = read_pods(
         pod for each in namespaces for pod in api.list_objects(PODS, our_selector(instance), each)
     )
@@ -80,7 +80,7 @@ def judge_nodes(api: KubeApi, installations: Sequence[Installed], instance: str 
     order = list(NodeHealth)
     views.sort(key=lambda view: (order.index(view.health), view.name))
     when = plain_time(api.now())
-    return Overview(when, tuple(each.what for each in installations), tuple(views), others)
+    return Overview(when, tuple(installations), tuple(views), others)
 
 
 def find_unclean(api: KubeApi) -> tuple[NodeView, ...]:
@@ -97,7 +97,7 @@ def judge_node(node: Object, listed: Listed) -> NodeView | None:
     name = text_at(metadata, "name")
     status = read_status(metadata)
     labels = mapping_at(metadata, "labels")
-    modes = {each.what.mode for each in listed.installations if _selects(each, name, labels)}
+    modes = {each.mode for each in listed.installations if _selects(each, name, labels)}
     mode = Mode.REMOVE if Mode.REMOVE in modes else Mode.INSTALL
     pod = listed.pods.get((name, mode))
     health, reason = NodeHealth.DIRTY, _left_reason(status) or _DESELECTED

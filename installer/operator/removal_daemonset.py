@@ -62,19 +62,19 @@ def build_removal(installed: Installed, settings: Mapping[str, Any]) -> tuple[di
     annotations = {key: value for key, value in given.items() if key not in _OF_THE_SERVER}
     noted = {"annotations": annotations} if annotations else {}
     data = {SETTINGS: dump({**settings, "mode": "remove"})}
-    map_name = config_map_name(installed.what.instance, "settings", data)
+    map_name = config_map_name(installed.instance, "settings", data)
     own = {key: value for key, value in labels.items() if key != COMPONENT_LABEL}
     config_map = {
         "apiVersion": "v1",
         "kind": "ConfigMap",
-        "metadata": {"name": map_name, "namespace": installed.what.namespace, "labels": own, **noted},
+        "metadata": {"name": map_name, "namespace": installed.namespace, "labels": own, **noted},
         "immutable": True,
         "data": data,
     }
-    name = removal_name(installed.what.name)
+    name = removal_name(installed.name)
     spec["selector"]["matchLabels"][COMPONENT_LABEL] = COMPONENTS[Mode.REMOVE]
     _turn_pods(spec["template"], name, map_name)
-    head = {"name": name, "namespace": installed.what.namespace, "labels": labels, **noted}
+    head = {"name": name, "namespace": installed.namespace, "labels": labels, **noted}
     return config_map, {"apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": head, "spec": spec}
 
 

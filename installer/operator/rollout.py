@@ -29,7 +29,7 @@ from installer.operator.rollout_view import (
 
 def rollout_namespace(installed: Installed) -> str:
     """The namespace of its permits and breakers, see Values.rollout_namespace."""
-    return f"{installed.what.instance}-rollout"
+    return f"{installed.instance}-rollout"
 
 
 def see_rollouts(
@@ -87,7 +87,7 @@ def retry(api: KubeApi, installations: Sequence[Installed]) -> tuple[str, ...]:
 def _one_for_each_instance(installations: Sequence[Installed]) -> list[Installed]:
     """Installation and removal share a rollout; the removal takes precedence."""
     by_namespace = dict[str, Installed]()
-    for each in sorted(installations, key=lambda each: each.what.mode is Mode.REMOVE):
+    for each in sorted(installations, key=lambda each: each.mode is Mode.REMOVE):
         by_namespace[rollout_namespace(each)] = each
     return [each for _, each in sorted(by_namespace.items())]
 
@@ -114,7 +114,7 @@ def _list_leases(api: KubeApi, installed: Installed) -> list[Object]:
 def _read_rules(api: KubeApi, installed: Installed) -> FleetRules:
     """Read the rules from the settings that the nodes have; return the defaults where those are gone."""
     name = settings_map_of(installed.daemon_set)
-    config_map = api.find(CONFIG_MAPS, installed.what.namespace, name) if name else {}
+    config_map = api.find(CONFIG_MAPS, installed.namespace, name) if name else {}
     settings = parse_settings_map(config_map) if config_map else {}
     given, usual = mapping_at(settings, "rollout"), FleetRules()
     return FleetRules(

@@ -102,7 +102,7 @@ def build_rollout(
     """Build the rollout. The nodes' own status decides which generations are current: those whose pod is of
     the present template. Where they have none (`annotateNode: false`), it is the one that was started last.
     A removal has a circuit breaker only where a plugin is to follow it."""
-    mode, installs = installed.what.mode, installed.what.mode is Mode.INSTALL
+    mode, installs = installed.mode, installed.mode is Mode.INSTALL
     size = measure(installed.daemon_set, "", 0.0)
     ours = [each for each in nodes if each.mode is mode]
     wanted = {each.wanted for each in ours if each.wanted and not each.outdated} if installs else set()
@@ -116,7 +116,7 @@ def build_rollout(
     updated = number_at(installed.daemon_set, "status", "updatedNumberScheduled")
     outdated = max(0, size.nodes - updated)
     return Rollout(
-        daemon_set=f"{installed.what.namespace}/{installed.what.name}",
+        daemon_set=f"{installed.namespace}/{installed.name}",
         nodes=size.nodes,
         waiting=size.waiting,
         paused=leases.paused,

@@ -85,18 +85,18 @@ def find(api: KubeApi, options: UninstallOptions) -> Target:
     ours to remove."""
     instance = find_instance(api, options.namespace, options.name)
     sets = find_installations(api, "", instance) if instance else ()
-    namespaces = sorted({each.what.namespace for each in sets})
+    namespaces = sorted({each.namespace for each in sets})
     if len(namespaces) > 1 or (options.namespace and namespaces not in ([], [options.namespace])):
         # They would share their ClusterRole, and each would lose it with the other.
         raise InvalidInputError(
             [f"{instance} is in the namespaces {', '.join(namespaces)}"],
             "give its namespace; if there are several, delete the DaemonSets of all but one",
         )
-    by_mode = {each.what.mode: each for each in sets}
+    by_mode = {each.mode: each for each in sets}
     for each in sets:
         if any(key in _GARDENER for key in mapping_at(each.daemon_set, "metadata", "annotations")):
             raise InvalidInputError(
-                [f"DaemonSet {each.what.name} belongs to a ManagedResource, which would recreate it"],
+                [f"DaemonSet {each.name} belongs to a ManagedResource, which would recreate it"],
                 "remove it through Gardener: docs/gardener.md, Remove",
             )
         if (why := why_paused(api, each)) is not None:
@@ -104,7 +104,7 @@ def find(api: KubeApi, options: UninstallOptions) -> Target:
                 [f"the rollout is paused: no node will start: {why or 'no reason given'}"],
                 "`cri-resmgr-installer rollout resume` ends the pause",
             )
-    namespace = sets[0].what.namespace if sets else options.namespace
+    namespace = sets[0].namespace if sets else options.namespace
     namespace, owned = find_owned(api, instance, namespace) if instance else (namespace, ())
     settings = _read_settings(api, by_mode.get(Mode.INSTALL), by_mode.get(Mode.REMOVE))
     followed = mapping_at(settings, "removal").get("successor") == "nri"
@@ -129,12 +129,12 @@ def _read_settings(api: KubeApi, installed: Installed | None, removal: Installed
     name = settings_map_of(source.daemon_set) if source is not None else ""
     if source is None or not name:
         return {}
-    if config_map := api.find(CONFIG_MAPS, source.what.namespace, name):
+    if config_map := api.find(CONFIG_MAPS, source.namespace, name):
         return parse_settings_map(config_map)
     if removal is not None:
         return {}
     raise InvalidInputError(
-        [f"ConfigMap {source.what.namespace}/{name} is gone: the removal needs the settings in it"],
+        [f"ConfigMap {source.namespace}/{name} is gone: the removal needs the settings in it"],
         "apply the manifests again, then run the same command",
     )
 
@@ -199,7 +199,7 @@ def uninstall(
     owned = waiting.retry(look_again)
     waiting.retry(lambda: _mark(api, owned))
     if target.installed is not None:
-        name = target.installed.what.name
+        name = target.installed.name
         delete([each for each in owned if each.resource == DAEMON_SETS and each.name == name])
         unreachable = {node.name for node in left if not node.reachable}
         _require_gone(waiting.until_gone(unreachable, removals=False))
@@ -258,8 +258,8 @@ def _clean_hosts(api: KubeApi, target: Target, waiting: Waiting, emit: Emit) -> 
 
 def _removal_of(target: Target) -> str:
     if target.removal is not None:
-        return target.removal.what.name
-    return removal_name(target.installed.what.name) if target.installed is not None else ""
+        return target.removal.name
+    return removal_name(target.installed.name) if target.installed is not None else ""
 
 
 def _require_clean(left: Sequence[NodeView], options: UninstallOptions) -> None:

@@ -49,9 +49,7 @@ INSTALL, REMOVAL = (Mode.INSTALL,), (Mode.INSTALL, Mode.REMOVE)
 def listed(modes: tuple[Mode, ...], pod: PodView | None) -> Listed:
     spec = {"template": {"spec": {"nodeSelector": POOL}}}
     installed = tuple(
-        Installed(
-            FleetInstallation("kube-system", mode, "cri-resmgr-installer", mode, "image"), {"spec": spec}
-        )
+        Installed("kube-system", mode, "cri-resmgr-installer", mode, "image", {"spec": spec})
         for mode in modes
     )
     return Listed(installed, {("n1", modes[-1]): pod} if pod and modes else {}, NOW)

@@ -13,7 +13,7 @@ from installer.cluster.breaker import Breaker, Failure, build_breaker
 from installer.model.daemon import Phase
 from installer.model.fleet import FleetRules
 from installer.model.names import COMPONENTS, STATUS, Mode
-from installer.model.overview import FleetInstallation, NodeHealth, NodeView, Rollout
+from installer.model.overview import NodeHealth, NodeView, Rollout
 from installer.operator.api import DAEMON_SETS, LEASES, NODES, PODS, KubeApi, Page, Resource
 from installer.operator.inventory import Installed, find_installations
 from installer.operator.judge import judge_nodes
@@ -33,7 +33,7 @@ def installed(mode: Mode = Mode.INSTALL, nodes: int = 3, updated: int = 3) -> In
     name = "installer" if mode is Mode.INSTALL else "installer-removal"
     status = {"desiredNumberScheduled": nodes, "numberUnavailable": 1, "updatedNumberScheduled": updated}
     daemon_set = {"metadata": {"name": name, "namespace": "ours"}, "status": status}
-    return Installed(FleetInstallation("ours", name, "installer", mode, "image:1"), daemon_set)
+    return Installed("ours", name, "installer", mode, "image:1", daemon_set)
 
 
 def view(*breakers: Breaker, nodes: tuple[NodeView, ...] = (), what: Installed | None = None) -> Rollout:

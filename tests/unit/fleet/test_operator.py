@@ -6,7 +6,6 @@ from typing import Any
 
 from installer.cluster.leases import breaker_name, read_permits
 from installer.model.names import Mode
-from installer.model.overview import FleetInstallation
 from installer.operator.inventory import Installed
 from installer.operator.rollout import build_pause
 from installer.operator.rollout_view import Released, RolloutLeases, build_rollout, read_leases, to_retry
@@ -25,9 +24,6 @@ from tests.lib.throwaway.apiserver import merge
 THE_BREAKER = f"{LEASES}/{breaker_name(NEW.generation)}"
 
 
-INSTALLATION = FleetInstallation("ours", "installer", "installer", Mode.INSTALL, "image:1")
-
-
 def see(store: Store) -> RolloutLeases:
     leases: list[Any] = [found for path, found in store.objects.items() if path.startswith(f"{LEASES}/")]
     return read_leases(leases, store.now)
@@ -37,7 +33,12 @@ def test_a_rollout_is_seen_paused_resumed_and_retried(store: Store) -> None:
     store.size(3, 2)
     a, b, _ = trio(store)
     a.begin()
-    seen = build_rollout(Installed(INSTALLATION, store.objects[DAEMONSET]), see(store), RULES, ())
+    seen = build_rollout(
+        Installed("ours", "installer", "installer", Mode.INSTALL, "image:1", store.objects[DAEMONSET]),
+        see(store),
+        RULES,
+        (),
+    )
     assert [node for node, _ in seen.permits] == ["a"]
     assert (seen.nodes, seen.waiting, seen.limit, seen.paused) == (3, 2, 1, None)
     assert [(each.canaries, each.succeeded) for each in seen.generations] == [(("a",), ())]
