@@ -123,8 +123,8 @@ class MemoryFiles:
 
 class SimNode:
     """A host, its kubelet, and its pod. It is also the API server as this node sees it: each request counts.
-    `hold` is a person's, `blind` says why the host cannot be looked at. `boots` counts what has ended
-    everything on it, `starts` those of kubelet, `asked` its requests."""
+    `hold` is a person's or the daemon's, `blind` says why the host cannot be looked at. `boots` counts what
+    has ended everything on it, `starts` those of kubelet, `asked` its requests."""
 
     def __init__(self, fleet: SimFleet, number: int, nature: Nature) -> None:
         self.fleet, self.number, self.nature = fleet, number, nature
@@ -205,7 +205,12 @@ class SimNode:
             blind=self.blind,
         )
 
-    def work(self, generation: str, asks: str) -> tuple[float, Outcome]:
+    def keep(self, why: str) -> tuple[float, Outcome]:
+        """Seconds and end of a hold, which restarts nothing: kubelet stays where it is."""
+        self.hold = why
+        return 0.1, Outcome(0)
+
+    def work(self, generation: str, asks: str, restarts_left: int) -> tuple[float, Outcome]:
         """Seconds and end of a pass. `asks`: what it may not do unasked."""
         if self.busy:
             return 0.1, Outcome(BUSY)
@@ -217,6 +222,8 @@ class SimNode:
         if asks:
             work = PlannedWork(generation, True, begins=begins, soaks=begins)
             return _LOOK_SECONDS, Outcome(3, would_restart=True, planned=work)
+        if not restarts_left:
+            return _LOOK_SECONDS, Outcome(3, would_restart=True)
         self.busy = True
         self.starts += 1
         if begins and generation in self.nature.bad:
@@ -229,7 +236,7 @@ class SimNode:
             self.busy = False
             self.fleet.ended(self)
             if outcome.code == 0:
-                self.installed, self.drifted = generation, False
+                self.installed, self.drifted, self.hold = generation, False, ""
                 self.fleet.done_at.append(self.fleet.clock.now)
             else:
                 self.failed.add(generation)

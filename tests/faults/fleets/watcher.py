@@ -101,8 +101,11 @@ class Watcher:
     def _begin(self, decision: Decision, snapshot: PollSnapshot) -> None:
         self.policy.begun(decision, snapshot)
         permitted = self.policy.permitted
-        seconds, outcome = self.node.work(self.generation, decision.ask_first)
-        if outcome.restarts:
+        if decision.action is Action.HOLD:
+            seconds, outcome = self.node.keep(decision.why)
+        else:
+            seconds, outcome = self.node.work(self.generation, decision.ask_first, self.policy.restarts_left)
+        if outcome.restarts and not decision.is_return:
             self.node.fleet.began(self.node, permitted, self.generation)
         boots = self.node.boots
 

@@ -15,6 +15,21 @@ def test_everyone_gets_there_and_never_too_many_at_once(name: str) -> None:
     assert play(SCENARIOS[name], 20, 1) == []
 
 
+def test_a_node_without_a_restart_left_is_held_and_takes_no_permit() -> None:
+    """Others restart its kubelet off the relay, again and again. The next installation takes it back."""
+    fleet = SimFleet([Nature()] * 3, RULES)
+    fleet.install("one")
+    node = fleet.nodes[0]
+    for _ in range(4):
+        node.drift()
+        fleet.run(120)
+    assert "3 times within an hour" in node.hold
+    assert not fleet.holders()
+    fleet.run(HOUR)
+    fleet.controller.apply("two")
+    assert not arrives(fleet, "two")
+
+
 def test_at_rest_ten_thousand_nodes_would_make_seventeen_requests_a_second() -> None:
     fleet = SimFleet([Nature()] * 20, RULES)
     fleet.install("one")

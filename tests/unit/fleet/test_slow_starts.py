@@ -29,11 +29,11 @@ class HostedNode(SimNode):
     def look(self, generation: str) -> PollSnapshot:
         return replace(self.host.see(), inputs=(generation,))
 
-    def work(self, generation: str, asks: str) -> tuple[float, Outcome]:
+    def work(self, generation: str, asks: str, restarts_left: int) -> tuple[float, Outcome]:
         host, count = self.host, len(self.host.moves)
         host.configure(RESERVED[generation])
         began = host.now
-        outcome = host.begin(Decision(Action.INSTALL, ask_first=asks), 3)
+        outcome = host.begin(Decision(Action.INSTALL, ask_first=asks), restarts_left)
         self.in_turn += [(on_relay, not asks) for on_relay in host.moves[count:]]
         self.busy = outcome.restarts > 0
         if outcome.code == 0:
