@@ -261,7 +261,7 @@ class Policy:
 
     def _hangs(self, now: float, snapshot: PollSnapshot, share: float = 1.0) -> bool:
         """Whether kubelet hangs on our relay, which has been dead for this share of deadSeconds."""
-        if snapshot.blind or snapshot.paused or self._replaced or self.configuration.mode is Mode.REMOVE:
+        if snapshot.blind or snapshot.paused or self._replaced:
             return False
         seen = snapshot.proxy.loaded_digest and snapshot.runtime and snapshot.on_relay
         return bool(seen) and self._relay.is_dead(now, share)
@@ -269,7 +269,7 @@ class Policy:
     def _rescue(self, now: float, snapshot: PollSnapshot) -> Decision:
         """What to do about a dead or silent relay, after systemd has had its chance."""
         persons = is_operators(snapshot.hold)
-        if snapshot.blind or snapshot.paused or self.configuration.mode is Mode.REMOVE:
+        if snapshot.blind or snapshot.paused:
             return _NOTHING
         if not snapshot.runtime or not snapshot.proxy.loaded_digest:
             return _NOTHING
@@ -281,7 +281,8 @@ class Policy:
         if self._hangs(now, snapshot) and not untried and chance:
             # Under a person's hold the child only restarts kubelet, which the hold then takes to its base.
             return Decision(Action.RESCUE, f"{BY_DAEMON}the relay has been silent for {silent:.0f} s")
-        helps = (untried and snapshot.on_relay) if persons else (untried or not snapshot.on_relay)
+        stays = persons or self.configuration.mode is Mode.REMOVE  # kubelet does not return to the relay
+        helps = (untried and snapshot.on_relay) if stays else (untried or not snapshot.on_relay)
         if helps and self._relay.wants_restart(now, snapshot):
             is_ = "it runs" if snapshot.proxy.running else f"it is {snapshot.proxy.active_state}"
             return Decision(Action.RESTART_PROXY, f"{is_}, and its relay has been silent for {silent:.0f} s")
@@ -412,7 +413,7 @@ class Policy:
     def _heartbeat(self, now: float) -> float:
         if self._replaced:
             return _REPLACED_HEARTBEAT
-        if self.configuration.mode is Mode.REMOVE:
+        if self._passes.removed:
             return RESYNC
         silent = self._relay.silent_since is not None and self._relay.silence(now) < _LONG_SILENCE
         return SILENT_HEARTBEAT if silent else HEARTBEAT

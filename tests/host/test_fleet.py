@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
@@ -15,7 +16,7 @@ from installer.cluster.leases import Permit, build_lease, build_permit, leases_p
 from installer.model.fleet import FLEET
 from installer.model.hold import PAUSE_ANNOTATION
 from tests.host.daemon import SOON, Daemon, within
-from tests.host.node import Node
+from tests.host.node import PROXY, Node
 from tests.lib.rules import rule
 from tests.lib.throwaway.host import ThrowawayHost
 from tests.lib.throwaway.kubelet import wait_healthy
@@ -98,14 +99,41 @@ def last_state(daemon: Daemon) -> str:
     return str(daemon.messages("state")[-1:])
 
 
-def test_a_paused_fleet_begins_nothing(nodes: dict[str, Node], server: ApiServer, tmp_path: Path) -> None:
+def pause(server: ApiServer) -> None:
     lease = build_lease(FLEET, NAMESPACE, FLEET, annotations={PAUSE_ANNOTATION: "a person looks"})
     server.put(f"{leases_path(NAMESPACE)}/{FLEET}", lease)
+
+
+def test_a_paused_fleet_begins_nothing(nodes: dict[str, Node], server: ApiServer, tmp_path: Path) -> None:
+    pause(server)
     with running({"one": nodes["one"]}, server, tmp_path) as daemons:
         within(SOON, lambda: "paused: a person looks" in last_state(daemons["one"]))
         assert daemons["one"].phase() == "waiting"
         assert daemons["one"].restarts() == 0
         assert not holders(server)
+
+
+@rule("R4")
+def test_a_removal_that_waits_leaves_no_kubelet_on_a_dead_relay(
+    nodes: dict[str, Node], server: ApiServer, tmp_path: Path
+) -> None:
+    """From its base endpoint the removal restarts nothing, so it needs no permit."""
+    node = nodes["two"]
+    node.run("install")
+    before = node.command.config.read_text()
+    removal = {"mode": "remove", "proxy": {"deadSeconds": 5}}
+    node.command.config.write_text(json.dumps(json.loads(before) | removal))
+    pause(server)
+    with running({"two": node}, server, tmp_path) as daemons:
+        within(SOON, lambda: "paused: a person looks" in last_state(daemons["two"]))
+        node.fault("cri-resmgr", '{"startup": "exit"}')
+        node.host.systemctl("kill", "--signal=KILL", PROXY)
+        daemons["two"].reach("removed")
+        wait_healthy(node.host)
+        assert not node.on_relay()
+        assert not holders(server)
+    node.fault("cri-resmgr", "")
+    node.command.config.write_text(before)
 
 
 @rule("R8")

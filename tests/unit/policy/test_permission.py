@@ -8,7 +8,7 @@ import pytest
 
 from installer.daemon.decision import Action, Decision
 from installer.daemon.outcome import Outcome
-from installer.daemon.policy import BUSY
+from installer.daemon.policy import BUSY, HEARTBEAT
 from installer.daemon.poller import PollSnapshot
 from installer.model.daemon import Installed, Phase
 from installer.model.fleet import Permission, PlannedWork
@@ -129,9 +129,12 @@ def test_a_host_that_changes_meanwhile_is_looked_at_again(make: Make) -> None:
 
 
 @rule("R4")
-def test_a_rescue_does_not_wait(make: Make) -> None:
-    bench = make()
+@pytest.mark.parametrize("mode", list(Mode))
+def test_a_rescue_does_not_wait(make: Make, mode: Mode) -> None:
+    bench = make(mode=mode)
     wait(bench, GOOD)
+    bench.look()
+    assert bench.last.wake <= bench.now + HEARTBEAT
     bench.look(of(DEAD), after=1.0)
     bench.end(KEPT, of(DEAD))
     assert bench.look(of(DEAD), after=21.0) is Action.RESCUE

@@ -19,8 +19,8 @@ from tests.lib.policy_bench import (
     CHANGED,
     DEAD,
     GOOD,
+    HELD,
     OK,
-    SILENT,
     Bench,
     Make,
 )
@@ -143,15 +143,17 @@ def test_a_removal_is_done_once_and_repairs_nothing(make: Make) -> None:
     assert bench.look() is Action.REMOVE
 
 
-def test_a_removal_is_not_delayed_for_a_silent_relay(make: Make) -> None:
-    """It takes kubelet off it. Neither a rescue nor a restart of the proxy comes first."""
+@rule("R4")
+def test_a_removal_that_failed_leaves_no_kubelet_on_a_dead_relay(make: Make) -> None:
+    """Its next attempt may be minutes away."""
     bench = make(mode=Mode.REMOVE)
     bench.look(GOOD)
     bench.end(Outcome(1))
-    assert bench.look(replace(SILENT, settings=("new",))) is Action.SETTINGS
-    assert bench.look(after=60) is Action.NOTHING
-    bench.end(Outcome(2))
-    assert bench.look() is Action.REMOVE
+    assert bench.look(DEAD) is Action.NOTHING
+    assert bench.look(after=21) is Action.RESCUE
+    silent = replace(HELD, relay=False)
+    bench.end(OK, silent)
+    assert bench.look(silent, after=60) is Action.REMOVE  # without a restart of the proxy, which goes
 
 
 # -- a pause that nobody has heard of yet ---------------------------------------------------------
