@@ -20,10 +20,11 @@ def plain_time(seconds: float) -> str:
 
 
 def parse_time(text: object) -> float:
-    """Seconds since the epoch of a Time or MicroTime, 0 for anything else. Bounded so that a day can be added
-    and still be formatted."""
+    """Seconds since the epoch of a Time or MicroTime, in UTC if it names no zone; 0 for anything else.
+    Bounded so that a day can be added and still be formatted."""
     try:
-        found = datetime.fromisoformat(str(text).replace("Z", "+00:00")).timestamp()
+        when = datetime.fromisoformat(str(text).replace("Z", "+00:00"))
+        found = when.replace(tzinfo=when.tzinfo or UTC).timestamp()
     except (ValueError, OverflowError):
         return 0.0
     return min(max(0.0, found), _LATEST)

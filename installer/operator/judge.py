@@ -86,9 +86,10 @@ def judge_nodes(api: KubeApi, installations: Sequence[Installed], instance: str 
 def find_unclean(api: KubeApi) -> tuple[NodeView, ...]:
     """Return the nodes whose annotation does not say that they are clean, for a cluster that has none of our
     DaemonSets. Raises ApiError."""
-    reasons = {_DESELECTED: _NO_DAEMON_SET}
     nodes = judge_nodes(api, ()).nodes
-    return tuple(replace(each, reason=reasons.get(each.reason, each.reason)) for each in nodes)
+    return tuple(
+        replace(each, reason=_NO_DAEMON_SET) if each.reason == _DESELECTED else each for each in nodes
+    )
 
 
 def judge_node(node: Object, listed: Listed) -> NodeView | None:

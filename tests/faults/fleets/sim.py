@@ -205,7 +205,7 @@ class SimNode:
             blind=self.blind,
         )
 
-    def keep(self, why: str) -> tuple[float, Outcome]:
+    def set_hold(self, why: str) -> tuple[float, Outcome]:
         """Seconds and end of a hold, which restarts nothing: kubelet stays where it is."""
         self.hold = why
         return 0.1, Outcome(0)

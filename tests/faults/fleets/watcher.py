@@ -102,7 +102,7 @@ class Watcher:
         self.policy.begun(decision, snapshot)
         permitted = self.policy.permitted
         if decision.action is Action.HOLD:
-            seconds, outcome = self.node.keep(decision.why)
+            seconds, outcome = self.node.set_hold(decision.why)
         else:
             seconds, outcome = self.node.work(self.generation, decision.ask_first, self.policy.restarts_left)
         if outcome.restarts and not decision.is_return:
