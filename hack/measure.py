@@ -6,6 +6,7 @@ compared with: an interpreter that imports the same libraries, a bare restart.
 
 from __future__ import annotations
 
+import argparse
 import os
 import shutil
 import statistics
@@ -312,7 +313,9 @@ def memory(pid: int, kind: str) -> float:
 
 
 def main() -> int:
-    runs = int(sys.argv[1]) if len(sys.argv) > 1 else 5
+    parser = argparse.ArgumentParser(prog="hack/bench", description=__doc__)
+    parser.add_argument("runs", metavar="RUNS", type=int, nargs="?", default=5, help="5")
+    runs = parser.parse_args().runs
     with tempfile.TemporaryDirectory(prefix="cri-resmgr-bench-") as scratch, ThrowawayHost() as host:
         install_kubelet(host, "kubeadm")
         bench = Bench(host, Path(scratch), runs)

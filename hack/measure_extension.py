@@ -3,6 +3,7 @@ Run by `hack/bench extension`. The stand-ins for the API servers share this mach
 
 from __future__ import annotations
 
+import argparse
 import os
 import subprocess
 import sys
@@ -23,7 +24,9 @@ _PROFILE = [
 
 
 def main() -> int:
-    count = int(sys.argv[1]) if len(sys.argv) > 1 else 500
+    parser = argparse.ArgumentParser(prog="hack/bench extension", description=__doc__)
+    parser.add_argument("count", metavar="SHOOTS", type=int, nargs="?", default=500, help="500")
+    count = parser.parse_args().count
     with tempfile.TemporaryDirectory(prefix="cri-resmgr-bench-") as scratch, Landscape(n1="ready") as world:
         shoots = [f"shoot--bench--s{number}" for number in range(count)]
         for shoot in shoots:

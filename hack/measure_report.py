@@ -6,6 +6,7 @@ of a busy machine is in the time, and not in the memory.
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import resource
@@ -36,7 +37,9 @@ _NAMESPACE = "kube-system"
 
 
 def main() -> int:
-    count = int(sys.argv[1]) if len(sys.argv) > 1 else 10_000
+    parser = argparse.ArgumentParser(prog="hack/bench report", description=__doc__)
+    parser.add_argument("count", metavar="NODES", type=int, nargs="?", default=10_000, help="10000")
+    count = parser.parse_args().count
     with tempfile.TemporaryDirectory(prefix="cri-resmgr-bench-") as scratch, KubeServer() as server:
         values, kubeconfig = Path(scratch) / "values.yaml", Path(scratch) / "kubeconfig"
         values.write_text(_VALUES)

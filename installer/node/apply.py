@@ -149,12 +149,12 @@ class _Worker:
             self._progress.failed_unit = step.target if step.target.endswith(".service") else ""
             # If systemd refuses anything but a job, what was installed is not to blame.
             blameless = error.lost or step.kind not in _JOBS
-            raise StepFailedError(f"{step.describe}: {error.message}", error.hint, blameless) from error
+            raise StepFailedError(_message(step, error), error.hint, blameless) from error
         except (StepFailedError, InterruptedRunError):
             raise
         except InstallerError as error:
             # A symlink that appears in the path, a source that changes while it is copied, a lost bus.
-            raise StepFailedError(f"{step.describe}: {error.message}", error.hint, True) from error
+            raise StepFailedError(_message(step, error), error.hint, True) from error
         except OSError as error:
             raise failed_on_disk(step.describe, error) from error
 
@@ -330,7 +330,7 @@ class _Worker:
         """A unit that is still stopping at the deadline says nothing about what was to be started."""
         if not error.lost and self._host.systemd.unit(step.target).active_state == "deactivating":
             raise StepFailedError(
-                f"{step.describe}: {error.message}: it is still stopping",
+                f"{_message(step, error)}: it is still stopping",
                 f"`systemctl show -p TimeoutStopUSec {step.target}` shows the limit: shorten it, "
                 "or raise startTimeoutSeconds in the settings",
                 interfered=True,
@@ -384,3 +384,8 @@ class _Worker:
 
     def _kubelet(self) -> KubeletStart:
         return KubeletStart(self._plan, self._host, self._limits, self._failure, self._proxy)
+
+
+def _message(step: Step, error: InstallerError) -> str:
+    """Name the step, unless the error does: those of systemd's calls say what was called."""
+    return error.message if step.describe in error.message else f"{step.describe}: {error.message}"

@@ -63,7 +63,7 @@ def test_a_daemon_reload_has_the_time_that_systemctl_would_give_it(
     plan = Plan(Mode.INSTALL, Desired(), Changes(), "kubelet.service", (step,))
     if not fails:
         return apply_plan(plan, fake.host, LIMITS, silent, Progress())
-    with pytest.raises(StepFailedError, match="daemon-reload: not done") as caught:
+    with pytest.raises(StepFailedError, match=r"^daemon-reload: not done") as caught:
         apply_plan(plan, fake.host, LIMITS, silent, Progress())
     assert caught.value.interfered
     return None
