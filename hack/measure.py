@@ -122,6 +122,27 @@ def whole_process(bench: Bench) -> None:
     bare = bench.median(lambda: python("pass"))
     row("second install, whole process", f"{second:.3f} s", f"{second / floor:.2f} x the import floor")
     row(f"  import floor ({LIBRARIES})", f"{floor:.3f} s", f"bare interpreter {bare:.3f} s")
+    imports_of_a_run(bench)
+
+
+def imports_of_a_run(bench: Bench) -> None:
+    """How a second install's imports divide into our modules and all others. The interpreter's own timing
+    costs time itself: read the shares."""
+    done = subprocess.run(
+        (sys.executable, "-X", "importtime", *bench.argv("install")),
+        capture_output=True,
+        text=True,
+        check=True,
+        env=ENVIRONMENT,
+    )
+    lines = [line.removeprefix("import time:").split("|") for line in done.stderr.splitlines()]
+    found = [
+        (parts[2].strip(), int(parts[0])) for parts in lines if len(parts) == 3 and parts[0].strip().isdigit()
+    ]
+    ours = [microseconds for name, microseconds in found if name.split(".")[0] == "installer"]
+    whole = sum(microseconds for _name, microseconds in found)
+    row("  its imports, timed one by one", f"{whole / 1e6:.3f} s", f"{len(found)} modules")
+    row("  of them ours", f"{sum(ours) / 1e6:.3f} s", f"{len(ours)} modules")
 
 
 def pyinfra_no_op(bench: Bench, scratch: Path) -> None:
