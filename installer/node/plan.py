@@ -105,13 +105,11 @@ class _Builder:
 
     def proxy_forward(self) -> Iterable[Step]:
         unit = self._changes.unit(Part.PROXY)
-        if unit is None and not self._files(Part.PROXY):
-            return
         if unit is not None and unit.disable:
             yield Step(StepKind.DISABLE, unit.name, Part.PROXY)
         restarts = self._changes.restarts(Part.PROXY)
         yield from self._forward(Part.PROXY, unit, tuple(self._while_stopped()) if restarts else ())
-        if unit is None or not (unit.action or unit.enable or unit.daemon_reload or unit.awaited):
+        if unit is None:
             return
         if unit.awaited:
             yield Step(StepKind.AWAIT_START, unit.name, Part.PROXY)
@@ -121,7 +119,7 @@ class _Builder:
         if unit.action or unit.awaited:
             start = restart_proxy_steps(self._options.leaves_to)
             yield from start if restarts else start[1:]
-            if self._options.adopts and restarts:
+            if self._options.adopts:
                 yield Step(StepKind.CHECK_WEIGHTS, self._options.adopts, Part.PROXY)
 
     def _while_stopped(self) -> Iterable[Step]:
@@ -138,8 +136,6 @@ class _Builder:
         """`answered`: the plan has just seen the relay answer. Otherwise it has to answer before kubelet
         moves (R4)."""
         unit = self._changes.unit(Part.KUBELET)
-        if unit is None and not self._files(Part.KUBELET):
-            return
         yield from self._forward(Part.KUBELET, unit)
         if unit is not None and unit.action is UnitAction.RESTART:
             if not answered:
@@ -166,8 +162,7 @@ class _Builder:
         restarts = self._changes.restarts(part)
         others = [c for c in changed if not (isinstance(c.after, DesiredFile) and c.after.generation_carrier)]
         reloads = unit is not None and (unit.daemon_reload or unit.enable)
-        changes_carrier = len(others) < len(changed)
-        late = restarts and (bool(others) or (changes_carrier and (reloads or bool(before_start))))
+        late = restarts and bool(changed)
         if late and others:
             for carrier in carriers:
                 yield Step(StepKind.MARK_PENDING, carrier.path, part, self._as_pending(carrier))
