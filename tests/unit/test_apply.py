@@ -238,6 +238,23 @@ def test_a_start_that_ends_is_begun_anew_at_once(tmp_path: Path) -> None:
     assert 2 < fake.clock.time < 3
 
 
+@rule("R4")
+@pytest.mark.parametrize(("part", "fails"), [(Part.PROXY, True), (Part.KUBELET, False)])
+def test_a_proxy_that_this_plan_has_started_has_to_stay_up_before_kubelet_moves_onto_it(
+    tmp_path: Path, part: Part, fails: bool
+) -> None:
+    fake = begin(tmp_path, age=5)
+    starts_at(fake, 0)
+    unit = fake.systemd.units[paths.PROXY_UNIT]
+    fake.clock.on_sleep = lambda time: fake.systemd.units.update({unit.name: replace(unit, main_pid=0)})
+    step = Step(StepKind.AWAIT_RELAY, paths.RELAY_ENDPOINT, part)
+    if not fails:
+        return start(fake, LIMITS, (step,))
+    with pytest.raises(StepFailedError, match="it keeps crashing"):
+        start(fake, LIMITS, (step,))
+    return None
+
+
 @rule("R8")
 def test_while_kubelet_hangs_all_waiting_has_one_bound(tmp_path: Path) -> None:
     fake = begin(tmp_path, age=5)
@@ -343,6 +360,8 @@ def test_nothing_is_promised_where_kubelet_is_not_on_the_relay_or_the_proxy_leav
     switch(fake, hanging=False)
     assert "arm_start" not in [call.method for call in fake.systemd.calls]
     switch(fake, SWITCH[:2])  # killed
+    switch(fake, SWITCH[3:])  # the next run may be killed as well
+    assert fake.systemd.armed
     plan = Plan(Mode.REMOVE, Desired(), Changes(), "kubelet.service", ())
     apply_plan(plan, fake.host, LIMITS, silent, Progress())
     assert not fake.systemd.armed

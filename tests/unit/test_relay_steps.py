@@ -168,11 +168,32 @@ def test_kubelet_stays_where_leaving_would_not_help(
 
 
 @rule("R8", "R12")
-def test_a_start_that_is_under_way_goes_on_without_kubelet(slow: SlowHost) -> None:
+@pytest.mark.parametrize(
+    ("serves_at", "crashes", "jobs"), [(45, False, AWAY_AND_BACK), (4, True, ["restart proxy"])]
+)
+def test_a_start_that_is_under_way_goes_on_without_kubelet(
+    tmp_path: Path, serves_at: float, crashes: bool, jobs: list[str]
+) -> None:
+    """One that has crashed is begun anew at once, and kubelet waits for it."""
+    slow = SlowHost(tmp_path, serves_at)
+    units = slow.fake.systemd.units
+    if crashes:
+        crashed = replace(units[paths.PROXY_UNIT], main_pid=0)
+        slow.fake.clock.on_sleep = lambda time: None if slow.jobs else units.update({crashed.name: crashed})
     slow.fake.processes.processes[7] = ProcessState(7, (paths.BINARY,), {}, age=5)
     under_way = Step(StepKind.AWAIT_START, paths.PROXY_UNIT, Part.PROXY)
     slow.apply(replace(SLOW, begun_start=60), (under_way, LEAVE, AWAIT))
-    assert slow.jobs == AWAY_AND_BACK
+    assert slow.jobs == jobs
+
+
+@rule("R8")
+def test_kubelet_stays_though_a_proxy_that_this_run_has_not_started_is_silent_for_a_moment(
+    tmp_path: Path,
+) -> None:
+    """It has just read its force.cfg again."""
+    slow = SlowHost(tmp_path, serves_at=3)
+    slow.apply(steps=(LEAVE, AWAIT))
+    assert slow.jobs == []
 
 
 @rule("R8")
