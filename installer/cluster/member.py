@@ -167,8 +167,10 @@ class Member(Kept):
             member = replace(member, work=work, granted=None, refusals=0, stalled=stalled)
             member = member.due_soon(Due.NODE, now) if member.awaits_ready else member
             return member.due_at(Due.PERMIT, now)
-        idle = work is None and not busy and Due.PERMIT not in member.due
-        return member.due_at(Due.PERMIT, now) if idle and member.owes_fleet else member
+        asks = member.owes_fleet if work is None else member.granted is None
+        # A question that fell due during a pass was not asked.
+        is_missed = asks and not busy and Due.PERMIT not in member.due
+        return member.due_at(Due.PERMIT, now) if is_missed else member
 
     def with_result(self, now: float, result: WorkResult) -> Member:
         """Report what other nodes have to know, and give the permit back when the node is Ready. That

@@ -216,6 +216,25 @@ def test_a_removal_that_may_not_see_its_node_begins_after_a_minute(
     assert later.granted == REMOVAL
 
 
+def test_a_question_that_falls_due_during_a_pass_is_asked_when_the_pass_has_ended(
+    node: MemberNode, store: SimStore, clock: Clock
+) -> None:
+    """The pass has left the planned work undone, so the node still wants the same."""
+    other = MemberNode(store, clock, "other")
+    other.sees()
+    other.is_permitted()
+    node.wants = ONE
+    node.goes_on(10)
+    node.busy = True
+    node.goes_on(60)
+    node.busy = False
+    other.wants = None
+    other.goes_on()
+    assert not store.holders()
+    node.goes_on(20)
+    assert node.granted == ONE
+
+
 # -- an end that is not told at once -------------------------------------------------------------
 
 
