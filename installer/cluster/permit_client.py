@@ -130,7 +130,8 @@ class PermitClient:
                 return replace(state, breaker=written)
             anew = self._read_state(work.generation)
             return replace(anew, size=state.size, is_counted=state.is_counted)
-        answer = self._call("GET", f"{_NODES_PATH}/{move.permit.node}?resourceVersion=0")
+        # Not from the API server's cache: one that lags may not have the holder's Node yet.
+        answer = self._call("GET", f"{_NODES_PATH}/{move.permit.node}")
         is_gone = is_holder_gone(move.permit, answer.code, str(answer.metadata.get("uid", "")))
         return replace(state, gone=move.permit.holder if is_gone else "")
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from installer.cluster.kubeapi import Answer
 from installer.cluster.leases import Holder, Permit, permit_name, permits_of, share_of
 from installer.cluster.permit_choice import choose_permit
 from tests.lib.fleet_bench import (
@@ -139,6 +142,31 @@ def test_the_permit_of_a_node_that_is_gone_is_taken_over(store: Store, change: s
         store.node("a", uid="another")
     assert b.begin(REPAIR).granted
     assert store.holders() == ["b/uid-b"]
+
+
+class Lagging(Store):
+    """One of several API servers, whose cache has fallen behind: a GET of a Node from it (resourceVersion=0)
+    finds another than etcd has."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cached: dict[str, Any] = {}
+
+    def call(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Answer:
+        if path.startswith("/api/v1/nodes/") and path.endswith("?resourceVersion=0"):
+            return Answer(200, self.cached) if self.cached else Answer(404, failure="404")
+        return super().call(method, path, body)
+
+
+@pytest.mark.parametrize("cached", [{}, {"metadata": {"uid": "of-the-machine-before"}}])
+def test_no_old_answer_takes_the_permit_from_a_new_node(cached: dict[str, Any]) -> None:
+    store = Lagging()
+    store.size(3)
+    store.cached = cached
+    a, b, _ = trio(store)
+    assert a.begin(REPAIR).granted
+    store.now += 200
+    assert not b.begin(REPAIR).granted
 
 
 def test_permits_of_nodes_that_are_gone_are_taken_over_beside_one_that_is_at_work_for_long(
