@@ -65,8 +65,9 @@ def _build_end(member: Member, returned: Held | None, now: float, *, knows_none:
     return WorkEnd(result, name, version, knows_none, member.successor_seconds(now))
 
 
-def last_sync(before: Member, now: float) -> SyncRequest | None:
-    """When the daemon ends: what was not reported, and the permit, if it is no longer needed."""
+def last_sync(before: Member, now: float, *, leaves: bool) -> SyncRequest | None:
+    """When the daemon ends: what was not reported, and the permit, if it is no longer needed. A node that
+    `leaves` because its pod ends gives it back before any NRI plugin serves the node."""
     unsent = (*(before.in_flight.events if before.in_flight else ()), *before.events)
     reached = any(result == "ok" for part, (result, _) in before.parts.items() if part != "sync")
     request = SyncRequest(before.context, FIRST_SECONDS - 0.5)
@@ -75,6 +76,7 @@ def last_sync(before: Member, now: float) -> SyncRequest | None:
         member = replace(before, events=unsent if before.is_allowed("events") else ())
         request = _with_report(request, member, reads=reports and not before.memory, reports=reports)
     end = _build_end(before, None if before.busy else before.held, now)
+    end = replace(end, successor_seconds=None) if leaves else end
     if end.result or end.permit:
         request = replace(request, uid=before.uid, rules=before.rules, end=end)
     return request if request.concerns_node or request.end else None

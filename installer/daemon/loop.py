@@ -115,7 +115,7 @@ class Daemon:
             if self._removing:
                 self._guarded(partial(self._publish, Decision(Action.NOTHING)))
             self._show()
-            self._guarded(self._cluster.end)
+            self._guarded(partial(self._cluster.end, leaves=self._removing))
             phase = self._published.phase if self._published is not None else Phase.STARTING
             self._runtime_state.forget(everything=phase in (Phase.REMOVED, Phase.REFUSED))
             if self._pages is not None:

@@ -197,7 +197,8 @@ class Gone(Cluster):
     ) -> None:
         self.told.append(state)
 
-    def end(self) -> None:
+    def end(self, *, leaves: bool = False) -> None:
+        assert leaves
         self.ended_with = self.told[-1].phase.value
 
 

@@ -9,8 +9,9 @@ import pytest
 
 from installer.cluster.kubeapi import Answer
 from installer.cluster.successor import judge, resource_paths
+from installer.daemon.fleet import LEAVE
 from installer.model.daemon import DaemonState, Phase
-from installer.model.fleet import PlannedWork
+from installer.model.fleet import PlannedWork, WorkResult
 from installer.model.names import SUCCESSOR_LABEL, Mode
 from tests.faults.fleets.sim import Clock, SimStore
 from tests.lib.fleet_bench import RULES, anywhere
@@ -107,6 +108,17 @@ def test_a_permit_that_was_not_used_waits_for_no_plugin(fleet: Fleet) -> None:
     fleet.a.client.update(waits, None, FOLLOWED, busy=False, read_node=False)
     fleet.a.wants = None
     fleet.a.goes_on(10)
+    assert not fleet.store.holders()
+
+
+def test_a_node_that_leaves_because_its_pod_ends_gives_its_permit_back_at_once(fleet: Fleet) -> None:
+    fleet.configure()
+    fleet.a.is_permitted(LEAVE)
+    fleet.a.busy = True
+    fleet.a.goes_on()
+    fleet.a.client.report_result(WorkResult(LEAVE, ok=True))
+    fleet.a.client.update(LEFT, None, FOLLOWED, busy=False, read_node=False)
+    fleet.a.client.end(leaves=True)
     assert not fleet.store.holders()
 
 
