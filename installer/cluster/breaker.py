@@ -118,6 +118,12 @@ def stopped(breaker: Breaker, rules: FleetRules, nodes: int) -> str:
     return f"{what} is stopped: it failed on node {node}: {last.why}{more}"
 
 
+def is_over(breaker: Breaker, started: float) -> bool:
+    """Whether it is the breaker of an earlier removal than the one whose DaemonSet was created at `started`:
+    each removal has the same generation."""
+    return breaker.generation == REMOVAL and breaker.begun < started
+
+
 def allows_more(rules: FleetRules, nodes: int) -> bool:
     """Whether a fleet of so many nodes may do more at once than the smallest."""
     shares = rules.concurrent_restarts, rules.max_failures, _CANARY_SHARE

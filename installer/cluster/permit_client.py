@@ -47,6 +47,7 @@ from installer.cluster.size import FleetSize, build_size, measure
 from installer.cluster.successor import judge, resource_paths
 from installer.cluster.sync import SyncRequest, WorkEnd
 from installer.model.fleet import FLEET, REMOVAL, PermitAnswer, PlannedWork, WorkResult
+from installer.model.instant import parse_time
 
 _TRIES = 4  # of a write that other nodes thwart
 _MOVES = 4 + _TRIES  # two lookups of the size, the canaries, a holder; and the circuit breaker
@@ -148,6 +149,7 @@ class PermitClient:
         if answer.code == _NOT_FOUND and may_be_gone:
             return replace(state, is_counted=True)
         size = measure(_checked(answer), path, self._now)
+        state = replace(state, started=parse_time(answer.metadata.get("creationTimestamp")))
         is_news = size.nodes and (size.nodes != state.nodes or not state.knows_size(path, self._now))
         paused = self._write_size(size) if is_news else None
         return replace(state, size=size, is_counted=True, paused=state.paused if paused is None else paused)

@@ -47,6 +47,7 @@ class FleetState:
     breaker: Breaker | None = None  # of the generation that was asked for; None: no node has started it
     fault: str = ""  # why the breaker cannot be read
     is_counted: bool = False  # by this node itself
+    started: float = 0.0  # when the DaemonSet that was counted was created; 0: not counted, or gone
     labelled: int | None = None  # how many nodes have the label of canaries; None: not asked
     gone: str | None = None  # the holder whose Node is gone; "": the one looked at is there; None: not asked
 
@@ -140,7 +141,9 @@ class Rollout:
             return self._await_people(f"{state.fault}; `cri-resmgr-installer rollout retry` deletes it")
         if state.paused is not None:
             return self._await_people("the rollout is paused" + (f": {state.paused}" if state.paused else ""))
-        if not state.knows_size(self.daemonset, self.now):
+        # Only the DaemonSet tells whether a removal's breaker is of an earlier removal.
+        is_dated = state.is_counted or state.breaker is None or not self.work.removes
+        if not (is_dated and state.knows_size(self.daemonset, self.now)):
             return Lookup.SIZE
         move = self._pass_breaker() if self.work.begins else None
         move = move or (self._find_permit() if self.work.restarts_kubelet else TakePermit())
@@ -162,16 +165,18 @@ class Rollout:
 
     def _pass_breaker(self) -> Move | None:
         """None if the generation may begin on this node."""
-        breaker = self.state.breaker
-        if breaker is None:  # no node has begun it: the first one writes that it goes first
+        there = breaker = self.state.breaker
+        if breaker is None or breakers.is_over(breaker, self.state.started):
+            # No node has begun it: the first one writes that it goes first.
             if self.state.labelled is None:
                 return Lookup.CANARIES
-            breaker = Breaker(self.work.generation, self.now, labelled=self.state.labelled)
+            version = there.version if there else ""
+            breaker = Breaker(self.work.generation, self.now, version=version, labelled=self.state.labelled)
         why = breakers.stopped(breaker, self.rules, self.state.nodes)
         if why and self.me.node not in breaker.failures:
             return self._await_people(why)
         admitted = self._admit(breaker)
-        if admitted != breaker or not breaker.version:
+        if admitted != there:
             return WriteBreaker(admitted)
         goes_first = self.rules.order != "canary" or self.me.node in breaker.canaries
         return None if goes_first else self._await_canaries(breaker)

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from installer.cluster.breaker import Breaker, read_breaker, stopped
+from installer.cluster.breaker import Breaker, is_over, read_breaker, stopped
 from installer.cluster.leases import Permit, breaker_name, permits_of, read_permits
 from installer.cluster.rollout import read_pause
 from installer.cluster.size import measure
@@ -106,7 +106,8 @@ def build_rollout(
     size = measure(installed.daemon_set, "", 0.0)
     ours = [each for each in nodes if each.mode is mode]
     wanted = {each.wanted for each in ours if each.wanted and not each.outdated} if installs else set()
-    begun = [each.generation for each in leases.breakers]
+    started = parse_time(text_at(installed.daemon_set, "metadata", "creationTimestamp"))
+    begun = [each.generation for each in leases.breakers if not is_over(each, started)]
     current = wanted or set([name for name in begun if (name == REMOVAL) is not installs][:1])
     breakers = (*(Breaker(each) for each in wanted - set(begun)), *leases.breakers)
     generations = [

@@ -4,6 +4,7 @@ until the plugin says that it serves the node that was left."""
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -12,10 +13,14 @@ from installer.cluster.successor import judge, resource_paths
 from installer.daemon.fleet import LEAVE
 from installer.model.daemon import DaemonState, Phase
 from installer.model.fleet import PlannedWork, WorkResult
+from installer.model.instant import plain_time
 from installer.model.names import SUCCESSOR_LABEL, Mode
+from installer.operator.inventory import Installed
+from installer.operator.rollout_view import build_rollout, read_leases
 from tests.faults.fleets.sim import Clock, SimStore
-from tests.lib.fleet_bench import RULES, anywhere
+from tests.lib.fleet_bench import DAEMONSET, LEASES, RULES, Store, anywhere, trio
 from tests.lib.member_bench import MemberNode
+from tests.lib.throwaway.apiserver import merge
 
 REMOVAL = PlannedWork("removal", begins=True, soaks=True, removes=True)
 FOLLOWED = anywhere(replace(RULES, successor="kube-system"), concurrent_restarts="1")
@@ -145,6 +150,60 @@ def test_a_plugin_that_never_says_anything_stops_the_second_node(fleet: Fleet) -
     assert "no NRI plugin reports yet that it serves this node" in fleet.waits(fleet.b, 600.0)
 
 
+class Removals:
+    """Three nodes, and removals of them one after another, each with its own DaemonSet of the same name."""
+
+    def __init__(self) -> None:
+        self.store = Store()
+        self.store.size(3)
+        metadata = {"name": "default", "namespace": "kube-system", "generation": 1}
+        path = f"{PLACE}/balloonspolicies/default"
+        self.store.put(path, {"kind": "BalloonsPolicy", "metadata": metadata})
+        self.nodes = trio(self.store, replace(RULES, successor="kube-system"))
+        self.begin()
+
+    def begin(self) -> None:
+        self.store.now += 3600
+        created = {"creationTimestamp": plain_time(self.store.now)}
+        self.store.put(DAEMONSET, merge(self.store.objects[DAEMONSET], {"metadata": created}))
+
+
+@pytest.mark.parametrize("ok", [True, False])
+def test_a_second_removal_begins_with_canaries_however_the_first_has_ended(ok: bool) -> None:
+    removals = Removals()
+    a, b, c = removals.nodes
+    assert a.begin(REMOVAL).canary
+    a.end(ok=ok, work=REMOVAL)
+    removals.store.now += RULES.soak_seconds + 1
+    assert b.begin(REMOVAL).granted is ok
+    b.end(work=REMOVAL)
+    removals.begin()
+    assert c.begin(REMOVAL).canary
+    assert (b.begin(REMOVAL).granted, b.begin(REMOVAL).why) == (False, "other nodes go first")
+    c.end(work=REMOVAL)
+    removals.store.now += RULES.soak_seconds + 1
+    assert b.begin(REMOVAL).granted
+
+
+def test_the_failure_of_an_earlier_removal_is_not_shown_as_that_of_this_one() -> None:
+    removals = Removals()
+    a, _, _ = removals.nodes
+    a.begin(REMOVAL)
+    a.end(ok=False, work=REMOVAL)
+
+    def is_stopped() -> bool:
+        daemon_set = removals.store.objects[DAEMONSET]
+        installed = Installed("ours", "installer", "installer", Mode.REMOVE, "image:1", daemon_set)
+        leases: list[Any] = [
+            found for path, found in removals.store.objects.items() if path.startswith(LEASES)
+        ]
+        return build_rollout(installed, read_leases(leases, removals.store.now), RULES, ()).is_stopped
+
+    assert is_stopped()
+    removals.begin()
+    assert not is_stopped()
+
+
 def test_the_resource_of_the_node_goes_before_its_groups_and_that_before_the_default() -> None:
     node = {"metadata": {"name": "n1", "labels": {"config.nri/group": "big"}}}
     names = [[path.rpartition("/")[2] for path in paths] for paths in resource_paths("ns", node)]
@@ -163,7 +222,6 @@ def test_a_node_that_was_left_has_the_label_for_the_chart() -> None:
     from datetime import UTC, datetime
 
     from installer.cluster.node_status import Report, build_status_patch, extract_ours
-    from tests.lib.throwaway.apiserver import merge
 
     now = datetime(2026, 1, 2, tzinfo=UTC).timestamp()
     report, _ = Report().observe(LEFT, 0.0)
