@@ -102,7 +102,7 @@ LEFTOVERS = (
     Case(
         "a directory where the lock is",
         shell(f"mkdir {_LOCK}"),
-        shell(f"rmdir {_LOCK}"),
+        shell(f"rm -df {_LOCK}"),  # a power cut has removed it
         4,
         ("cannot acquire the host lock", "clear the path"),
     ),
