@@ -456,6 +456,26 @@ def test_who_has_come_while_the_proxy_started_is_adopted_at_once(tmp_path: Path)
     assert [call.method for call in fake.systemd.calls].count("restart") == 1
 
 
+@rule("R8")
+def test_that_more_containers_come_with_each_start_is_no_fault_of_what_is_started(tmp_path: Path) -> None:
+    fake = pinned_host(tmp_path)
+    fake.cri.sockets[paths.RELAY_ENDPOINT] = CONTAINERD
+    fake.validator.on_see = sees(fake)
+
+    def start(method: str, unit: UnitState) -> tuple[str, UnitState]:
+        if method == "restart":
+            number = len(fake.cri.running)
+            fake.cri.running += (replace(UNKNOWN, id=f"new-{number}", name=f"new-{number}"),)
+        return "done", fake.systemd.started(unit)
+
+    fake.systemd.on_job[paths.PROXY_UNIT] = start
+    start("restart", fake.systemd.units[paths.PROXY_UNIT])
+    with pytest.raises(StepFailedError, match="keep being created outside the proxy") as failure:
+        carry_out(fake, StepKind.CHECK_WEIGHTS)
+    assert failure.value.interfered
+    assert len(fake.cri.running) == 4  # it was tried twice
+
+
 def test_who_only_is_not_known_waits_until_kubelet_has_moved(tmp_path: Path) -> None:
     """Until then more of them may come."""
     fake = pinned_host(tmp_path)

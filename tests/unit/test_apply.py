@@ -362,8 +362,8 @@ def test_nothing_is_promised_where_kubelet_is_not_on_the_relay_or_the_proxy_leav
     switch(fake, SWITCH[:2])  # killed
     switch(fake, SWITCH[3:])  # the next run may be killed as well
     assert fake.systemd.armed
-    plan = Plan(Mode.REMOVE, Desired(), Changes(), "kubelet.service", ())
-    apply_plan(plan, fake.host, LIMITS, silent, Progress())
+    plan = Plan(Mode.REMOVE, Desired(), Changes(), "kubelet.service", SWITCH[:1])
+    apply_plan(plan, fake.host, replace(LIMITS, hanging=True), silent, Progress())
     assert not fake.systemd.armed
 
 

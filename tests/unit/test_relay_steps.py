@@ -13,7 +13,7 @@ from installer.model import paths
 from installer.model.event import Event
 from installer.model.hold import BY_RUN
 from installer.model.host import HostSnapshot, KubeletSnapshot, Part, ProcessState, ProxySnapshot, UnitState
-from installer.model.limits import Limits
+from installer.model.limits import ANSWER_SECONDS, Limits
 from installer.model.names import Mode
 from installer.model.plan import (
     Changes,
@@ -65,6 +65,7 @@ class SlowHost:
             paths.RELAY_ENDPOINT: lambda: CONTAINERD if self.fake.clock.time >= serves_at else "no answer",
         }
         self.jobs: list[str] = []
+        self.kubelet_takes = 0.0  # seconds for each restart
         self.said: list[Event] = []
         self.progress = Progress()
         self.fake.systemd.on_job = {proxy.name: self._restart_proxy, KUBELET: self._restart_kubelet}
@@ -74,6 +75,7 @@ class SlowHost:
         return "done", self.fake.systemd.started(unit)
 
     def _restart_kubelet(self, method: str, unit: UnitState) -> tuple[str, UnitState]:
+        self.fake.clock.sleep(self.kubelet_takes)
         held = self.fake.files.read(paths.HOLD)
         self.jobs.append(f"{method} kubelet, held: {held is not None and held.startswith(BY_RUN.encode())}")
         now = self.fake.systemd.started(unit)
@@ -98,8 +100,17 @@ def slow(tmp_path: Path) -> SlowHost:
 
 
 @rule("R8")
-def test_kubelet_leaves_in_time_and_the_start_goes_on(slow: SlowHost) -> None:
-    left: list[float] = []
+@pytest.mark.parametrize("accepts", [False, True])
+def test_kubelet_leaves_in_time_and_the_start_goes_on(slow: SlowHost, accepts: bool) -> None:
+    """Also if the relay accepts each call and does not answer it."""
+    left, answers = list[float](), slow.fake.cri.answers
+
+    def call(endpoint: str, timeout: float = ANSWER_SECONDS) -> bool:
+        if not (answered := answers(endpoint, timeout)) and accepts:
+            slow.fake.clock.sleep(timeout)
+        return answered
+
+    slow.fake.cri.answers = call  # type: ignore[method-assign]
     slow.fake.clock.on_sleep = lambda time: left.append(time) if len(slow.jobs) == 2 else None
     progress = slow.apply()
     assert slow.jobs == ["restart proxy", *AWAY_AND_BACK]
@@ -112,15 +123,22 @@ def test_kubelet_leaves_in_time_and_the_start_goes_on(slow: SlowHost) -> None:
 
 
 @rule("R8")
-def test_a_start_job_that_outlasts_kubelet_is_no_failure(slow: SlowHost) -> None:
+@pytest.mark.parametrize("leaves", [True, False])
+def test_a_start_job_that_outlasts_kubelet_is_no_failure_if_kubelet_may_leave(
+    slow: SlowHost, leaves: bool
+) -> None:
     """systemd counts the unit as started later than kubelet may hang."""
     proxy = slow.fake.systemd.units[paths.PROXY_UNIT]
     slow.fake.systemd.units[paths.PROXY_UNIT] = replace(
         proxy, active_state="activating", sub_state="start-post"
     )
     slow.fake.systemd.errors["restart", paths.PROXY_UNIT] = timed_out(paths.PROXY_UNIT)
-    slow.apply()
-    assert slow.jobs == AWAY_AND_BACK
+    if leaves:
+        slow.apply()
+    else:
+        with pytest.raises(StepFailedError, match="not done; the job was cancelled"):
+            slow.apply(steps=(RESTART, AWAIT))
+    assert slow.jobs == AWAY_AND_BACK * leaves
 
 
 @rule("R8")
@@ -145,6 +163,13 @@ def test_a_start_that_never_ends_fails_when_all_its_time_is_over(slow: SlowHost)
         slow.apply()
     assert slow.jobs == ["restart proxy", AWAY_AND_BACK[0]]
     assert 60 <= slow.fake.clock.time < 62
+
+
+@rule("R8")
+def test_a_proxy_that_has_started_while_kubelet_took_long_to_leave_is_asked(slow: SlowHost) -> None:
+    slow.kubelet_takes = 60
+    slow.apply(replace(SLOW, unhurried=20))
+    assert slow.jobs == ["restart proxy", *AWAY_AND_BACK]
 
 
 @rule("R8")
