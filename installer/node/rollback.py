@@ -25,7 +25,7 @@ from installer.model import hold, paths
 from installer.model.event import Event
 from installer.model.host import Health, HostSnapshot, Part
 from installer.model.limits import ANSWER_SECONDS, HURRIED_SECONDS, Limits
-from installer.model.plan import Assessment, Changes, Desired, Plan, Step, StepKind
+from installer.model.plan import Assessment, Changes, Desired, Plan, StepKind
 from installer.model.proxy import Repinning, fatal_lines
 from installer.node.controls import due_controls
 from installer.node.converge import converge, limits_of
@@ -185,8 +185,6 @@ def _plan_back(
     steps = order_steps(target, changes, options)
     # Continuing would not restore a weight that is lost during the rollback.
     steps = tuple(step for step in steps if step.kind is not StepKind.CHECK_WEIGHTS)
-    if target.proxy is None and hold.is_of_a_run(snapshot.hold):
-        steps += (Step(StepKind.CLEAR_HOLD, paths.HOLD, Part.KUBELET),)
     waits = any(step.kind is StepKind.AWAIT_KUBELET for step in steps)
     if progress.moved_kubelet and not waits and (is_earlier(record) or snapshot.kubelet.unwell):
         # Between two restarts it is on no endpoint: nothing differs, but it is down because of us. Or it left
