@@ -234,14 +234,14 @@ class RecordStore:
         return owed
 
     def _save(self, record: Record) -> None:
-        """Write the record, unless it is already on the disk as it is: a removal needs no space for it."""
-        self.record = record
+        """Write the record, unless it is already on the disk as it is: a removal needs no space for it. A
+        record that the disk refuses is not in force: what it owes or claims has not been begun."""
         if record == self._on_disk:
             self._files.sync(paths.OUR_STATE)  # a run may have been killed before that
-            return
-        self._on_disk = None
-        save_record(self._files, record)
-        self._on_disk = record
+        else:
+            self._on_disk = None
+            save_record(self._files, record)
+        self.record = self._on_disk = record
 
     def note_applied(self, plan: Plan, invocation: str) -> None:
         """After the last step nothing is owed, and the proxy (its `invocation` now) has read force.cfg if it

@@ -1,0 +1,155 @@
+"""R8: a generation is blamed only if nothing but it can be at fault, and only a failed run is remembered."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from installer.errors import RolledBackError
+from installer.inputs.load import Request
+from installer.model import paths
+from installer.model.event import Event, silent
+from installer.model.host import UnitState
+from installer.model.names import Mode
+from installer.node.history import read_history
+from installer.node.reconcile import inspect, reconcile
+from tests.faults.disks.crash import build
+from tests.faults.disks.node import KUBELET, RUNTIME, Node, bare_node
+from tests.faults.disks.recorder import Careless
+from tests.lib.fakes import CONTAINERD
+from tests.lib.rules import rule
+from tests.lib.slownode import SETTINGS, release
+
+
+@pytest.fixture
+def payload(tmp_path: Path) -> Path:
+    release(tmp_path / "payload", "one")
+    return tmp_path / "payload"
+
+
+@pytest.fixture
+def node(tmp_path: Path, payload: Path) -> Node:
+    """Installed."""
+    root = tmp_path / "node"
+    root.mkdir()
+    build(bare_node(), root)
+    node = Node(root, Careless())
+    reconcile(Request(Mode.INSTALL, SETTINGS, payload), node.fake.host, silent)
+    return node
+
+
+Spoil = Callable[[Node], None]
+
+
+def nothing(_node: Node) -> None:
+    """The environment is sound."""
+
+
+def kubelet(node: Node) -> None:
+    node.fake.healthz.healthy = False
+
+
+def runtime(node: Node) -> None:
+    node.fake.cri.sockets[RUNTIME] = "no socket"
+
+
+def full(path: str) -> Spoil:
+    def fail(method: str, where: str) -> None:
+        if method == "write" and where == path:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
+
+    def spoil(node: Node) -> None:
+        node.fake.files.fail = fail
+
+    return spoil
+
+
+@rule("R8")
+@pytest.mark.parametrize(
+    ("before", "meanwhile", "afterwards", "blamed"),
+    [
+        (nothing, nothing, nothing, True),
+        (kubelet, nothing, nothing, False),
+        (nothing, runtime, nothing, False),  # it is back before the rollback
+        (nothing, nothing, kubelet, False),
+        (nothing, nothing, runtime, False),
+        (nothing, nothing, full(paths.RECORD), False),  # what is not recorded is not reported
+    ],
+)
+def test_a_version_is_blamed_only_where_all_else_was_sound(
+    node: Node, payload: Path, before: Spoil, meanwhile: Spoil, afterwards: Spoil, blamed: bool
+) -> None:
+    release(payload, "two", works=False)
+    start = node.systemd.on_job[paths.PROXY_UNIT]
+
+    def fail(method: str, unit: UnitState) -> tuple[str, UnitState]:
+        if b"two" in (node.read(paths.BINARY) or b""):
+            meanwhile(node)
+        return start(method, unit)
+
+    def emit(event: Event) -> None:
+        if event.kind == "rollback.started":
+            node.fake.cri.sockets[RUNTIME] = CONTAINERD
+        if (event.kind, event.data.get("step")) == ("step.done", "await-relay"):  # of the good proxy
+            afterwards(node)
+
+    before(node)
+    node.systemd.on_job[paths.PROXY_UNIT] = fail
+    asked = Request(Mode.INSTALL, SETTINGS, payload)
+    with pytest.raises(RolledBackError) as ended:
+        reconcile(asked, node.fake.host, emit)
+    assert ended.value.remembered is blamed
+    assert bool(inspect(asked, node.fake.host).remembered_failure) is blamed
+
+
+@rule("R8")
+def test_a_full_disk_is_no_fault_of_what_was_to_be_written(node: Node, payload: Path) -> None:
+    release(payload, "two")
+    full(paths.BINARY)(node)
+    with pytest.raises(RolledBackError, match="No space left") as ended:
+        reconcile(Request(Mode.INSTALL, SETTINGS, payload), node.fake.host, silent)
+    assert not ended.value.remembered
+
+
+@rule("R2", "R8")
+def test_where_nothing_can_be_claimed_nothing_is_touched_and_nothing_has_to_come_back(
+    node: Node, payload: Path
+) -> None:
+    before = read_history(node.fake.journal, 20).entries
+    node.fake.systemd.calls.clear()
+    release(payload, "two")
+    full(paths.RECORD)(node)
+    with pytest.raises(RolledBackError, match="the record could not be written"):
+        reconcile(Request(Mode.INSTALL, SETTINGS, payload), node.fake.host, silent)
+    assert read_history(node.fake.journal, 20).entries == before
+    assert not {"restart", "stop", "daemon_reload"} & {call.method for call in node.fake.systemd.calls}
+
+
+@rule("R8")
+def test_a_removal_that_has_failed_is_tried_again(node: Node, payload: Path) -> None:
+    remove, start = Request(Mode.REMOVE, SETTINGS, payload), node.systemd.on_job[KUBELET]
+    node.systemd.on_job[KUBELET] = lambda _method, unit: ("failed", unit)
+    with pytest.raises(RolledBackError):
+        reconcile(remove, node.fake.host, silent)
+    node.systemd.on_job[KUBELET] = start
+    assert reconcile(remove, node.fake.host, silent)
+    assert not node.on_relay
+
+
+@rule("R13")
+def test_the_last_fatal_line_of_what_failed_is_in_the_message(node: Node, payload: Path) -> None:
+    release(payload, "two", works=False)
+    start = node.systemd.on_job[paths.PROXY_UNIT]
+
+    def fail(method: str, unit: UnitState) -> tuple[str, UnitState]:
+        if b"two" in (node.read(paths.BINARY) or b""):
+            node.fake.journal.say(paths.PROXY_UNIT, "F: cannot open the device")
+        return start(method, unit)
+
+    node.systemd.on_job[paths.PROXY_UNIT] = fail
+    with pytest.raises(RolledBackError, match="cannot open the device"):
+        reconcile(Request(Mode.INSTALL, SETTINGS, payload), node.fake.host, silent)
