@@ -137,14 +137,14 @@ class Controller:
         )
         answers: dict[tuple[Mode, str], Nodes | None] = {}
         decision = self._decide(situation, answers)
-        if decision.delete or decision.remove_finalizer:
-            # Each mirror may be late: nothing is given up because a mirror does not show it yet.
+        if decision.delete or decision.remove_finalizer or situation.resource is None:
+            # Each mirror may be late: nothing is given up or called gone because a mirror does not show it.
             found = self._read_again(situation)
             if found is None:
                 return None
             situation, decision = found, self._decide(found, answers)
         if decision.sweep:
-            decision = after_sweep(situation, decision, self._shoots.sweep(namespace))
+            decision = after_sweep(situation, decision, self._shoots.sweep(namespace), self._setup.renderer)
         if decision.uninstall:
             self._shoots.uninstall(namespace)
         write_decision(self._seed, situation, decision, self._setup.instance)

@@ -23,6 +23,7 @@ FINALIZER = "extensions.gardener.cloud/cri-resmgr-extension"
 
 _CLEANING = 1800.0  # seconds until a node that is not clean is an error; nothing is given up then
 _SHOWN = 120.0  # seconds until lastError has it, all that gardenlet shows after 3 minutes
+_FIRST = "The nodes are cleaned before anything else is deleted."
 _WARNINGS = 20  # of a configuration
 _SOON, _HEALTH, _LATER = 5.0, 60.0, 600.0
 """Seconds until the next look: while we wait, to see whether the nodes are well, and where only a person can
@@ -87,6 +88,9 @@ def _look_at_health(situation: Situation, shoot: Shoot, ask: Ask) -> Decision:
         if nodes is None:
             return Decision(again=_HEALTH)  # the condition stays as it is
     health = build_health(resource, nodes, shoot.hibernated)
+    if resource is None and not shoot.hibernated:
+        what = "The ManagedResource of cri-resmgr is gone: the Shoot's next reconciliation creates it again."
+        health = Condition("False", "ManagedResourceMissing", what)
     return Decision(report=Report(health=health), again=_SOON if health.status == "Progressing" else _HEALTH)
 
 
@@ -150,7 +154,8 @@ def _failed(situation: Situation, kind: str, what: str, again: float, *codes: st
     extension = situation.extension
     health = Condition("False", "ConfigurationWrong", what, codes) if codes else None
     return Decision(
-        ensure_finalizer=not extension.deleting and situation.resource is not None,
+        # What an earlier seed has left in the Shoot is to be cleaned, too.
+        ensure_finalizer=not extension.deleting and (situation.resource is not None or kind == "Restore"),
         report=Report(operation=Operation(kind, "Error", 50, what, codes), observed=True, health=health),
         remove_operation=bool(extension.operation),
         again=again,
@@ -190,13 +195,11 @@ def _delete(situation: Situation, renderer: Renderer, ask: Ask) -> Decision:
     # Without nodes, or where all of them are about to be destroyed, nothing is cleaned.
     if shoot.hibernated or shoot.deleting or resource.deleting:
         return _delete_resource(resource, "The ManagedResource of cri-resmgr is deleted.")
-    try:
-        wanted = renderer.render(extension, shoot, Mode.REMOVE)
-    except InvalidInputError as error:  # in the values for all Shoots: a removal reads no owner's
-        what = "The nodes cannot be cleaned: " + "; ".join(error.faults)
-        return _failed(situation, "Delete", what, _LATER)
+    wanted = _render_removal(situation, shoot, renderer)
+    if isinstance(wanted, Decision):
+        return wanted
     if resource.secrets != (wanted.secret_name,):
-        return _cleaning(situation, "The nodes are cleaned before anything else is deleted.", wanted)
+        return _cleaning(situation, _FIRST, wanted)
     if resource.failure:
         what = f"The removal cannot be applied in the Shoot: {resource.failure}"
         return _cleaning(situation, what, failed=True)
@@ -216,6 +219,15 @@ def _delete(situation: Situation, renderer: Renderer, ask: Ask) -> Decision:
     what = "One node is clean." if clean == 1 else f"{clean} nodes are clean."
     what += f" Left as they are: {name_nodes(nodes.given_up)}." if nodes.given_up else ""
     return _delete_resource(resource, what)
+
+
+def _render_removal(situation: Situation, shoot: Shoot, renderer: Renderer) -> Wanted | Decision:
+    """Return what to decide where it cannot be rendered."""
+    try:
+        return renderer.render(situation.extension, shoot, Mode.REMOVE)
+    except InvalidInputError as error:  # in the values for all Shoots: a removal reads no owner's
+        what = "The nodes cannot be cleaned: " + "; ".join(error.faults)
+        return _failed(situation, "Delete", what, _LATER)
 
 
 def _cleaning(situation: Situation, what: str, write: Wanted | None = None, failed: bool = False) -> Decision:
@@ -238,11 +250,17 @@ def _delete_resource(resource: ManagedResource, what: str) -> Decision:
     )
 
 
-def after_sweep(situation: Situation, decision: Decision, swept: Swept | None) -> Decision:
+def after_sweep(
+    situation: Situation, decision: Decision, swept: Swept | None, renderer: Renderer
+) -> Decision:
     """Return what remains of a decision after the sweep of the Shoot. `swept` is None while that is under
-    way."""
+    way. An installation there without its ManagedResource (left by an earlier seed, or by a person) is
+    removed first."""
     if swept is None:
         return Decision(again=_SOON)
+    if swept.installed and situation.shoot is not None:
+        wanted = _render_removal(situation, situation.shoot, renderer)
+        return wanted if isinstance(wanted, Decision) else _cleaning(situation, _FIRST, wanted)
     if swept.waits:
         return _cleaning(situation, swept.waits)
     return _deleted(situation, f"Left in the Shoot: {swept.left}.") if swept.left else decision

@@ -7,7 +7,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from installer.gardener.nodes import SILENCE, Node, describe_silence, name_nodes
-from installer.model.names import our_selector
+from installer.model.names import Mode, our_selector
 from installer.operator.api import DAEMON_SETS, NODES, PODS, KubeApi
 from installer.operator.inventory import (
     DEFINITIONS,
@@ -15,6 +15,7 @@ from installer.operator.inventory import (
     Owned,
     delete_owned,
     find_adjustments,
+    find_installations,
     find_owned,
 )
 from installer.operator.kube_objects import silent_since, text_at
@@ -23,10 +24,12 @@ from installer.operator.node_objects import clear_node_objects
 
 @dataclass(frozen=True, slots=True)
 class Swept:
-    """`waits`: why nothing has been deleted yet. `left`: what remains, and why."""
+    """`waits`: why nothing has been deleted yet. `left`: what remains, and why. `installed`: a DaemonSet of
+    the installation is there, so the nodes are to be cleaned first."""
 
     waits: str = ""
     left: str = ""
+    installed: bool = False
 
 
 def sweep(api: KubeApi, instance: str, now: float) -> Swept:
@@ -34,6 +37,8 @@ def sweep(api: KubeApi, instance: str, now: float) -> Swept:
     asks, when the node comes back, whether it has to clean up: as long as there is one, everything stays.
     People's Adjustments stay, with their definition. May be repeated after any part of it. Raises
     ApiError."""
+    if any(each.mode is Mode.INSTALL for each in find_installations(api, instance=instance)):
+        return Swept(installed=True)
     _, owned = find_owned(api, instance)
     if sets := [each.path for each in owned if each.resource == DAEMON_SETS]:
         return Swept(left=f"{', '.join(sets)}, and everything that its pods need")

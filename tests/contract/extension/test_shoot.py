@@ -11,7 +11,7 @@ from tests.lib.charts import render_chart
 from tests.lib.throwaway.fleet import DAEMON_SETS, LEASES, NODES, PODS
 from tests.lib.throwaway.gardener import EVENTS, RESOURCE, Landscape
 from tests.lib.throwaway.kubeserver import Kind, Name, parse_path
-from tests.lib.throwaway.managed import SECRETS
+from tests.lib.throwaway.managed import RESOURCES, SECRETS
 
 ACCOUNTS, NAMESPACES = Kind("/api/v1", "serviceaccounts"), Kind("/api/v1", "namespaces")
 CLUSTER_ROLES = Kind("/apis/rbac.authorization.k8s.io/v1", "clusterroles")
@@ -234,6 +234,34 @@ def test_migrated_and_restored_and_the_nodes_do_not_notice(enabled: Landscape) -
     # The same objects to the byte: nothing is rolled out.
     assert secrets(world) == written
     assert not [line for line in world.story if "deleted" in line]
+
+
+def move_and_leave_objects(world: Landscape) -> None:
+    """The Shoot leaves its seed."""
+    world.ask(SHOOT, "migrate")
+    world.seed.wait(lambda: world.operation(SHOOT) == "Migrate Succeeded" and not world.resource(SHOOT))
+    world.seed.wait(lambda: not world.extension(SHOOT)["metadata"].get("finalizers"))
+
+
+def test_a_shoot_that_its_new_seed_refuses_is_cleaned_when_it_is_disabled(enabled: Landscape) -> None:
+    """The controller there is newer, or has other values. What the old seed has left runs on in the Shoot."""
+    world = enabled
+    move_and_leave_objects(world)
+    world.ask(SHOOT, "restore", config={"configs": {"force": "policy.Active: baloons"}})
+    world.seed.wait(lambda: world.operation(SHOOT) == "Restore Error")
+    assert world.shoot.find(DAEMON_SETS)
+    world.disable(SHOOT)
+    world.gone(SHOOT)
+    assert [f"{REMOVED} created", f"{REMOVED} deleted"] == [each for each in world.story if REMOVED in each]
+    assert not world.shoot.find(DAEMON_SETS)
+
+
+def test_a_managed_resource_that_was_deleted_is_named(enabled: Landscape) -> None:
+    world = enabled
+    world.seed.delete(Name(RESOURCES, SHOOT, RESOURCE))
+    world.says(SHOOT, "False", "The ManagedResource of cri-resmgr is gone")
+    world.ask(SHOOT)
+    world.says(SHOOT, "True", "on every selected node")
 
 
 def test_it_may_do_what_it_does_and_no_more(world: Landscape, start: Start) -> None:
