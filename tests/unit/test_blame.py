@@ -106,6 +106,38 @@ def test_a_version_is_blamed_only_where_all_else_was_sound(
     assert bool(inspect(asked, node.fake.host).remembered_failure) is blamed
 
 
+def edit(node: Node) -> None:
+    node.fake.files.write(paths.FALLBACK_CONFIG, b"edited\n", 0o644)
+
+
+@rule("R8", "R13")
+@pytest.mark.parametrize(
+    ("spoil", "why", "blamed"),
+    [
+        (edit, f"still differs from what was applied: {paths.FALLBACK_CONFIG}", False),
+        (kubelet, "healthy", True),
+    ],
+)
+def test_a_version_whose_steps_all_succeed_is_verified(
+    node: Node, payload: Path, spoil: Spoil, why: str, blamed: bool
+) -> None:
+    """Another program may have written our file meanwhile, or kubelet may not bear the new proxy."""
+    release(payload, "two")
+    start = node.systemd.on_job[paths.PROXY_UNIT]
+
+    def work(method: str, unit: UnitState) -> tuple[str, UnitState]:
+        node.fake.healthz.healthy = True
+        if b"two" in (node.read(paths.BINARY) or b""):
+            spoil(node)
+        return start(method, unit)
+
+    node.systemd.on_job[paths.PROXY_UNIT] = work
+    with pytest.raises(RolledBackError, match=why) as ended:
+        reconcile(Request(Mode.INSTALL, SETTINGS, payload), node.fake.host, silent)
+    assert ended.value.remembered is blamed
+    assert node.read(paths.FALLBACK_CONFIG) != b"edited\n"
+
+
 @rule("R8")
 def test_a_full_disk_is_no_fault_of_what_was_to_be_written(node: Node, payload: Path) -> None:
     release(payload, "two")

@@ -58,6 +58,11 @@ def warned(node: Node, payload: Path) -> list[str]:
     ]
 
 
+def hints(node: Node, payload: Path) -> list[str]:
+    findings = inspect(Request(Mode.INSTALL, SETTINGS, payload), node.fake.host).plan.findings
+    return [one.hint for one in findings if one.code == "copy-damaged"]
+
+
 def offer(payload: Path, content: bytes) -> None:
     (payload / paths.BINARY[1:]).write_bytes(content)
 
@@ -81,15 +86,25 @@ Damage = Callable[[Files, str], None]
 
 @rule("R2", "R8")
 @damages
+@pytest.mark.parametrize("path", [paths.BINARY, paths.FALLBACK_CONFIG])
 def test_r8_a_run_that_has_nothing_to_do_keeps_a_damaged_copy_anew(
-    node: Node, payload: Path, damage: Damage
+    node: Node, payload: Path, path: str, damage: Damage
 ) -> None:
+    """The fallback.cfg is still known to be the default one, so nobody has to give configs."""
+    content = node.read(path) or b""
     assert warned(node, payload) == []
-    damage(node.fake.files, kept(ONE))
+    damage(node.fake.files, kept(content))
     assert warned(node, payload) == ["copy-damaged"]
     assert not run(node, payload)
-    assert node.read(kept(ONE)) == ONE
+    assert node.read(kept(content)) == content
     assert warned(node, payload) == []
+
+
+def test_of_a_version_that_is_replaced_no_copy_stays(node: Node, payload: Path) -> None:
+    offer(payload, program("two"))
+    assert run(node, payload)
+    assert node.read(kept(ONE)) is None
+    assert node.read(kept(program("two"))) == program("two")
 
 
 @rule("R8")
@@ -115,7 +130,9 @@ def test_r8_where_the_good_generation_is_lost_kubelet_is_held_and_nothing_is_uni
     """Its copy is damaged, and the host has an edit in its place."""
     damage(node.fake.files, kept(ONE))
     node.fake.files.write(paths.BINARY, b"edited\n", 0o755)
+    assert hints(node, payload) == ["the next installation keeps a new copy"]
     offer(payload, program("two", works=False))
+    assert "a rollback is not possible" in hints(node, payload)[0]
     assert "copy-damaged" in warned(node, payload)
     with pytest.raises(RollbackFailedError) as failed:
         run(node, payload)

@@ -484,9 +484,10 @@ def test_a_rescue_keeps_the_reason_of_a_person(held: Node) -> None:
 @rule("R4")
 def test_a_rescue_holds_kubelet_and_takes_it_off_the_relay(node: Node, payload: Path) -> None:
     assert install(node, payload)
-    reason = f"{hold.BY_DAEMON}the relay is silent"
+    reason, record = f"{hold.BY_DAEMON}the relay is silent", node.read(paths.RECORD)
     hold_kubelet(SETTINGS, node.fake.host, silent, reason, restart=True)
     assert (node.read(paths.HOLD), node.on_relay) == (reason.encode() + b"\n", False)
+    assert node.read(paths.RECORD) == record
 
 
 @rule("R4")
