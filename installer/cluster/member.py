@@ -33,6 +33,7 @@ NEVER = float("inf")
 GRANT_SECONDS = 45.0  # in which permitted work has to begin: less than the minute within which a pause stops
 # the whole fleet. Work that has not begun by then lets others go first, for as long
 _DENIED_SECONDS = 60.0  # of denied requests, after which a removal waits no longer
+_LAST_CALL = 60.0  # before a permit expires, for the report that no NRI plugin serves the node
 _RESULTS_KEPT, EVENTS_KEPT = 4, 16  # the oldest are dropped first
 _WHY = 300  # characters of a failure that are kept
 _PAUSE_UNKNOWN = "the API server does not say whether this node is paused"
@@ -242,11 +243,15 @@ class Member(Kept):
 
     def successor_seconds(self, now: float) -> float | None:
         """Return the seconds until a removal counts as failed because no NRI plugin says that it serves the
-        node; None if none is waited for. The permit lasts at least as long: a pass takes less than half of
-        its time."""
+        node; None if none is waited for. That is before the permit expires: a pass takes less than half of
+        its time, and a pod that was replaced meanwhile gets no more."""
         is_left = self.state is not None and self.state.phase is Phase.REMOVED
-        waits = self.rules.successor and is_left
-        return self.worked_at + self.rules.hold_seconds / 2 - now if waits else None
+        if not (self.rules.successor and is_left):
+            return None
+        ends = self.worked_at + self.rules.hold_seconds / 2
+        if self.held is not None:
+            ends = min(ends, self.held.since + self.rules.hold_seconds - _LAST_CALL)
+        return ends - now
 
     def without_expired(self, now: float) -> Member:
         """Forget a permit that others may have by now: the node has not become Ready in time."""

@@ -204,6 +204,24 @@ def test_the_failure_of_an_earlier_removal_is_not_shown_as_that_of_this_one() ->
     assert not is_stopped()
 
 
+def test_a_plugin_that_stays_silent_is_a_failure_also_where_the_pod_is_replaced(fleet: Fleet) -> None:
+    """However late: the report comes before the permit expires."""
+    fleet.configure()
+    fleet.leave_a()
+    fleet.a.goes_on(RULES.hold_seconds / 2 - 30)
+    fleet.a.ends()
+    later = MemberNode(fleet.store, fleet.clock, "a", fleet.a.files, FOLLOWED)
+    fleet.clock.run(fleet.clock.now + 20)
+    later.busy = True
+    later.goes_on(20)
+    later.busy = False
+    later.client.update(LEFT, None, FOLLOWED, busy=False, read_node=False)
+    later.is_ready(True)
+    later.goes_on(RULES.hold_seconds)
+    assert fleet.store.events["RolloutStopped"] == 1
+    assert not fleet.store.holders()
+
+
 def test_the_resource_of_the_node_goes_before_its_groups_and_that_before_the_default() -> None:
     node = {"metadata": {"name": "n1", "labels": {"config.nri/group": "big"}}}
     names = [[path.rpartition("/")[2] for path in paths] for paths in resource_paths("ns", node)]
