@@ -84,10 +84,11 @@ class PollSnapshot:
 
     @property
     def standing(self) -> Token:
-        """The state of the units that a repair restores, and that a mere restart does not change."""
+        """What a repair restores of the units and of kubelet's endpoint, and a mere restart does not change."""
         proxy, kubelet = self.proxy, self.kubelet
         stopped = proxy.active_state in ("inactive", "failed")
-        return (proxy.load_state, stopped, proxy.unit_file_state, proxy.loaded_digest, kubelet.loaded_digest)
+        loaded = (proxy.loaded_digest, kubelet.loaded_digest)
+        return (proxy.load_state, stopped, proxy.unit_file_state, *loaded, self.on_relay)
 
     @property
     def proxy_is_coming(self) -> bool:

@@ -69,6 +69,16 @@ def test_in_a_quarantine_drift_from_the_good_generation_is_mended_once(settled: 
     assert settled.look(new) is Action.INSTALL
 
 
+def test_in_a_quarantine_a_kubelet_that_has_left_the_relay_returns(settled: Bench) -> None:
+    """The proxy was not ready when kubelet started, for once."""
+    new = replace(GOOD, inputs=("new",))
+    settled.look(new)
+    settled.end(Outcome(5, remembered=True, reason="it is broken"), new)
+    restarting = replace(new, on_relay=False, kubelet=replace(KUBELET, active_state="activating", main_pid=0))
+    assert settled.look(restarting, after=HEARTBEAT) is Action.NOTHING
+    assert settled.look(replace(new, on_relay=False), after=HEARTBEAT) is Action.INSTALL
+
+
 @rule("R13")
 @pytest.mark.parametrize("code", [2, 4])
 @pytest.mark.parametrize(
@@ -77,8 +87,9 @@ def test_in_a_quarantine_drift_from_the_good_generation_is_mended_once(settled: 
         {"files": ("drift",)},
         {"proxy": replace(PROXY, active_state="inactive", main_pid=0), "relay": False},
         {"proxy": replace(PROXY, unit_file_state="disabled")},
+        {"on_relay": False},
     ],
-    ids=["file", "stopped", "disabled"],
+    ids=["file", "stopped", "disabled", "left"],
 )
 def test_while_new_inputs_are_refused_the_good_generation_is_repaired(
     settled: Bench, code: int, drift: dict[str, Any]
