@@ -183,6 +183,12 @@ class PassHistory:
             return _FILES_DIFFER
         return "a unit has changed" if snapshot.units != settled.units else ""
 
+    def is_installed_again(self, snapshot: PollSnapshot) -> bool:
+        """Whether the proxy's unit is ours again, which it was not when a removal had ended."""
+        ours = bool(snapshot.proxy.loaded_digest) and not snapshot.blind
+        was_ours = self._settled is None or bool(self._settled.proxy.loaded_digest)
+        return self.removed and ours and not was_ours
+
     # -- when -----------------------------------------------------------------------
 
     def calm_at(self, now: float) -> float:

@@ -209,7 +209,7 @@ class Policy:
         )
 
     def remove_again(self) -> None:
-        """An installation has been at work since."""
+        """An installation has been at work since: of another daemon, or by hand."""
         self._passes.removed, self._passes.retry_at = False, 0.0
 
     def _track(self, now: float, snapshot: PollSnapshot) -> None:
@@ -219,6 +219,8 @@ class Policy:
         elif self._starting_since is None:
             self._starting_since = now
         self._replaced = self._replaced or snapshot.superseded
+        if self._passes.is_installed_again(snapshot):
+            self.remove_again()
         if self._was_paused and not snapshot.paused:
             self._passes.forget()
             self._blocked = UNBLOCKED

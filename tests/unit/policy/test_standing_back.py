@@ -137,10 +137,21 @@ def test_a_removal_is_done_once_and_repairs_nothing(make: Make) -> None:
     bench.end(CHANGED, BARE)
     assert bench.look() is Action.NOTHING
     assert (bench.phase, bench.ready) == (Phase.REMOVED, True)
-    assert bench.look(replace(GOOD, inputs=("new",)), after=10_000) is Action.NOTHING
+    assert bench.look(replace(BARE, inputs=("new",)), after=10_000) is Action.NOTHING
     assert bench.last.wake >= bench.now + RESYNC
     bench.policy.remove_again()
     assert bench.look() is Action.REMOVE
+
+
+@rule("R13")
+def test_a_node_that_is_installed_again_by_hand_is_not_called_removed(make: Make) -> None:
+    bench = make(mode=Mode.REMOVE)
+    bench.look(GOOD)
+    bench.end(CHANGED, BARE)
+    assert bench.look(replace(GOOD, blind="no bus")) is Action.NOTHING  # seen before the removal
+    assert bench.phase is Phase.REMOVED
+    assert bench.look(GOOD) is Action.REMOVE
+    assert (bench.phase, bench.ready) == (Phase.CONVERGING, False)
 
 
 @rule("R4")
