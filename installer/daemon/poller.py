@@ -84,7 +84,7 @@ class PollSnapshot:
 
     @property
     def standing(self) -> Token:
-        """What a repair restores of the units and of kubelet's endpoint, and a mere restart does not change."""
+        """What a repair restores of the units and of kubelet's endpoint, and no mere restart changes."""
         proxy, kubelet = self.proxy, self.kubelet
         stopped = proxy.active_state in ("inactive", "failed")
         loaded = (proxy.loaded_digest, kubelet.loaded_digest)
@@ -158,7 +158,7 @@ class Poller:
         on_relay = self._process(kubelet).uses_relay
         self._seen = PollSnapshot(
             inputs=tuple(file_token(path) for path in self._inputs),
-            files=tuple((path, _status_token(self._files.status(path))) for path in self._watched()),
+            files=tuple((path, self._token(path)) for path in self._watched()),
             units=(*_OF_UNIT(proxy), *_OF_UNIT(kubelet), on_relay),
             proxy=proxy,
             kubelet=kubelet,
@@ -200,9 +200,27 @@ class Poller:
         in_directories = (
             f"{directory}/{name}"
             for directory in self._drop_in_directories()
-            for name in self._files.list(directory)
+            for name in self._names(directory)
         )
         return tuple(dict.fromkeys((*_OURS, *drop_ins, *self._base, *in_directories)))
+
+    def _token(self, path: str) -> Token:
+        """Return what any write to the file changes. One that cannot be looked at (a loop of links, a broken
+        disk) must not hide the rest of the host. Raises OSError for lack of descriptors or memory."""
+        try:
+            return _status_token(self._files.status(path))
+        except InstallerError as error:
+            return (error.message,)
+        except OSError as error:
+            if is_shortage(error):
+                raise
+            return (str(error),)
+
+    def _names(self, directory: str) -> tuple[str, ...]:
+        try:
+            return self._files.list(directory)
+        except (InstallerError, OSError):
+            return ()
 
     def _base_files(self, kubelet: UnitState, detail: UnitDetail) -> tuple[str, ...]:
         """Return kubelet's unit files, drop-ins, environment files and configuration, without the composed
@@ -244,10 +262,10 @@ class Poller:
         return read_hold(lambda path: self._read(path) if self._files.status(path) is not None else None)
 
     def _runtime_answers(self) -> bool:
-        """Whether the runtime behind the relay answers; unknown counts as no."""
+        """Whether the runtime behind the relay answers. Its endpoint is unknown if the proxy's environment is
+        lost: that counts as yes, because kubelet must not stay on a dead relay."""
         match = _RUNTIME_FLAG.search(self._read(paths.PROXY_ENVIRONMENT))
-        endpoint = match[1].decode() if match else ""
-        return bool(match) and self._answers(paths.normalise_endpoint(endpoint), ANSWER_SECONDS)
+        return not match or self._answers(paths.normalise_endpoint(match[1].decode()), ANSWER_SECONDS)
 
     def _answers(self, path: str, seconds: float) -> bool:
         """Raises OSError for lack of descriptors or memory: that is not silence."""

@@ -363,6 +363,34 @@ def test_a_shortage_of_descriptors_is_not_a_silent_relay(files: RootedFiles) -> 
         Poller(files, FakeSystemd(), Configuration(), (), answers).look()
 
 
+@rule("R4")
+def test_a_runtime_whose_endpoint_is_lost_is_not_called_dead(files: RootedFiles) -> None:
+    """Nothing would take kubelet off a dead relay."""
+    poller = Poller(files, FakeSystemd(), Configuration(), (), lambda _path, _seconds: False)
+    assert poller.look().runtime
+    write(files.root, paths.PROXY_ENVIRONMENT, 'RUNTIME_OPTIONS="--runtime-socket=/run/containerd.sock"')
+    assert not poller.look().runtime
+
+
+@rule("R15")
+@pytest.mark.parametrize("looped", ["/etc/kubelet", "/etc/systemd/system/kubelet.service.d"])
+def test_a_path_that_cannot_be_looked_at_hides_nothing_else(
+    poller: Poller, files: RootedFiles, looped: str
+) -> None:
+    before = poller.look()
+    loop = files.root / looped[1:]
+    loop.parent.mkdir(parents=True, exist_ok=True)
+    loop.symlink_to(loop.name)
+    seen = poller.look()
+    assert not seen.blind
+    assert seen.files != before.files
+    assert poller.watch_specs()
+    write(files.root, PAUSE_FILE, "")
+    assert poller.look().paused
+    loop.unlink()
+    assert poller.look().files == before.files
+
+
 def test_pause_and_hold_are_seen(poller: Poller, files: RootedFiles) -> None:
     assert (poller.look().paused, poller.look().hold) == (False, "")
     write(files.root, PAUSE_FILE, "")
