@@ -48,10 +48,12 @@ def leave_seconds(files: Files) -> float:
 
 
 def may_remove(cluster: Cluster, policy: Policy, snapshot: PollSnapshot) -> bool:
-    """Ask for a permit to remove this node, unless that needs no restart. Return whether it may begin now."""
-    may = not snapshot.on_relay or cluster.permission().allows(LEAVE)
-    rules = policy.configuration.rules
-    cluster.update(policy.state, None if may else LEAVE, rules, busy=may, read_node=False)
+    """Ask for a permit to remove this node, unless that needs no restart, and whether the node is paused.
+    Return whether the removal may begin now."""
+    permission, rules = cluster.permission(), policy.configuration.rules
+    may = permission.fresh and (not snapshot.on_relay or permission.allows(LEAVE))
+    work = None if may or not snapshot.on_relay else LEAVE
+    cluster.update(policy.state, work, rules, busy=may, read_node=not permission.fresh)
     return may
 
 

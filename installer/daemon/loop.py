@@ -87,6 +87,7 @@ class Daemon:
         self._timer = self._debounce = 0
         self._wake = self._due = 0.0
         self._ending = self._removing = False
+        self._after_child: Callable[[], None] = self._finish  # once this daemon ends
         self._published: DaemonState | None = None
         self._pages: PageServer | None = None
         self._said: dict[str, float] = {}
@@ -304,7 +305,7 @@ class Daemon:
         self._look(full=True)
         self._settle(reader, action, code, failure)
         if self._ending:
-            self._finish()
+            self._after_child()
             return
         if not self._snapshot.superseded:
             self._runtime_state.restore(self._policy.configuration.mode)
@@ -384,7 +385,7 @@ class Daemon:
         """End without undoing anything, unless it is certain that this node is to be decommissioned."""
         configuration, snapshot = self._policy.configuration, self._snapshot
         asked = configuration.remove_on_evidence and configuration.mode is Mode.INSTALL
-        if not asked or snapshot.superseded or snapshot.paused or self._removing:
+        if not asked or snapshot.superseded or snapshot.paused:
             self._loop.quit()
             return
         certain, why = self._cluster.removal_evidence()
@@ -392,14 +393,23 @@ class Daemon:
         if not certain:
             self._loop.quit()
             return
-        self._removing = True
-        self._policy.configuration = replace(configuration, mode=Mode.REMOVE)
         self._leave(why, time.monotonic() + leave_seconds(self._files))
 
     def _leave(self, why: str, until: float) -> None:
         """Remove this node. The nodes of a fleet leave some at a time, as far as the time of their pods
-        allows: to leave is worth more than to wait for a permit."""
-        if time.monotonic() >= until or may_remove(self._cluster, self._policy, self._snapshot):
-            self._begin(Decision(Action.REMOVE, why, wants=LEAVE), self._snapshot)
+        allows: to leave is worth more than to wait for a permit. While it waits, a newer daemon, a pause and
+        a dead relay still come first."""
+        again = partial(self._leave, why, until)
+        snapshot, now = self._look(full=True), time.monotonic()
+        decision = self._policy.step(now, snapshot)
+        if snapshot.superseded or snapshot.paused:
+            self._loop.quit()
+        elif decision.action in (Action.RESTART_PROXY, Action.RESCUE):
+            self._after_child = again
+            self._begin(decision, snapshot)
+        elif now >= until or may_remove(self._cluster, self._policy, snapshot):
+            self._removing, self._after_child = True, self._loop.quit
+            self._policy.configuration = replace(self._policy.configuration, mode=Mode.REMOVE)
+            self._begin(Decision(Action.REMOVE, why, wants=LEAVE), snapshot)
         else:
-            self._loop.after(1.0, partial(self._leave, why, until))
+            self._loop.after(1.0, again)

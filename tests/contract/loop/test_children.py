@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 
 import pytest
 from pytest_mock import MockerFixture
 
+from installer.daemon.fleet import LEAVE
 from installer.daemon.runtime_state import MODE_FILE
 from installer.errors import UnservableHostError
 from installer.model import paths
 from installer.model.daemon import Cluster, DaemonState
-from installer.model.fleet import FleetRules, PlannedWork
+from installer.model.fleet import FleetRules, Permission, PlannedWork
+from installer.model.hold import PAUSE_FILE
 from installer.model.names import Mode
 from tests.lib.own_process import Scene, refuse
 from tests.lib.rules import rule
@@ -220,6 +223,60 @@ def test_how_a_removal_on_evidence_has_ended_is_the_last_word(
     assert (cluster.ended_with, cluster.told[-1].reason) == (phase, reason)
     assert not scene.command.ready_file.exists()
     assert scene.path(MODE_FILE).exists() is (phase == "failed")
+
+
+class Leaving(Gone):
+    """A fleet that never permits this node to leave. `then` happens while it waits."""
+
+    def __init__(self, then: Callable[[], None]) -> None:
+        super().__init__()
+        self.then = then
+
+    def permission(self) -> Permission:
+        return Permission(True, None, "all permits are taken")
+
+    def update(
+        self, state: DaemonState, work: PlannedWork | None, rules: FleetRules, *, busy: bool, read_node: bool
+    ) -> None:
+        super().update(state, work, rules, busy=busy, read_node=read_node)
+        if work == LEAVE:
+            self.then()
+
+
+@rule("R4")
+def test_a_daemon_that_waits_to_leave_leaves_no_kubelet_on_a_dead_relay(scene: Scene) -> None:
+    """From its base endpoint the removal needs no permit."""
+    scene.settings(remove_on_evidence=True)
+    scene.does("restart-proxy", "")
+    scene.does("rescue", f"pathlib.Path({str(scene.path('/proc/7/cmdline'))!r}).write_text('kubelet')")
+    scene.does("remove", "converges(True)")
+
+    def die() -> None:
+        scene.relay = False
+
+    cluster = Leaving(die)
+    scene.play(lambda: scene.reaches("converged"), cluster)
+    assert scene.begun()[-2:] == ["rescue", "remove"]
+    assert cluster.ended_with == "removed"
+
+
+def pause(scene: Scene) -> None:
+    scene.path(PAUSE_FILE).touch()
+
+
+def replace_it(scene: Scene) -> None:
+    claim = {"mode": "install", "by": "another pod", "replaced": ["one"]}
+    scene.path(MODE_FILE).write_text(json.dumps(claim))
+
+
+@pytest.mark.parametrize("happens", [pause, replace_it])
+def test_a_daemon_that_waits_to_leave_yields_to_a_newer_one_and_to_a_pause(
+    scene: Scene, happens: Callable[[Scene], None]
+) -> None:
+    scene.settings(remove_on_evidence=True)
+    scene.play(lambda: scene.reaches("converged"), Leaving(lambda: happens(scene)))
+    assert "remove" not in scene.begun()
+    assert scene.events[-1].message == "stopped; host left unchanged"
 
 
 @rule("R13")
