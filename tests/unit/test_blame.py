@@ -53,6 +53,10 @@ def kubelet(node: Node) -> None:
     node.fake.healthz.healthy = False
 
 
+def recovered(node: Node) -> None:
+    node.fake.healthz.healthy = True
+
+
 def runtime(node: Node) -> None:
     node.fake.cri.sockets[RUNTIME] = "no socket"
 
@@ -73,7 +77,7 @@ def full(path: str) -> Spoil:
     ("before", "meanwhile", "afterwards", "blamed"),
     [
         (nothing, nothing, nothing, True),
-        (kubelet, nothing, nothing, False),
+        (kubelet, nothing, recovered, False),
         (nothing, runtime, nothing, False),  # it is back before the rollback
         (nothing, nothing, kubelet, False),
         (nothing, nothing, runtime, False),
@@ -183,5 +187,6 @@ def test_the_last_fatal_line_of_what_failed_is_in_the_message(node: Node, payloa
         return start(method, unit)
 
     node.systemd.on_job[paths.PROXY_UNIT] = fail
-    with pytest.raises(RolledBackError, match="cannot open the device"):
+    with pytest.raises(RolledBackError) as ended:
         reconcile(Request(Mode.INSTALL, SETTINGS, payload), node.fake.host, silent)
+    assert "cannot open the device" in ended.value.message.splitlines()[0]
