@@ -306,7 +306,9 @@ class Policy:
             return self._install(now, snapshot, "the inputs have changed")
         good_since = self._relay.good_since
         good = good_since is not None and now - good_since >= self._good_seconds
-        if ours and good and now - self._returned_at >= HOUR and is_due:
+        # A generation that is not retried does not keep kubelet from the good one.
+        may_return = is_due or self._passes.retry_at == float("inf")
+        if ours and good and now - self._returned_at >= HOUR and may_return:
             return self._install(now, snapshot, "the relay answers again", is_return=True)
         return _NOTHING
 

@@ -10,7 +10,7 @@ from installer.host.ports import Host
 from installer.inputs.load import Inputs, Request, load_inputs
 from installer.model import paths
 from installer.model.event import Emit
-from installer.model.hold import is_of_a_run
+from installer.model.hold import is_operators
 from installer.model.host import HostSnapshot
 from installer.model.names import Mode
 from installer.model.plan import Assessment, Desired, Finding
@@ -66,7 +66,7 @@ def assess_good(request: Request, host: Host, emit: Emit) -> tuple[Run, Assessme
     asked = replace(request, payload=None, configs=None, inspect=True, take_over=False)
     run, _, good = assess_host(asked, host, emit)
     record, snapshot = run.store.record, good.snapshot
-    held = snapshot.hold and not is_of_a_run(snapshot.hold)
+    held = is_operators(snapshot.hold)
     lost = record.good is None or lost_files(record, snapshot)
     return None if held or lost else (run, good)
 

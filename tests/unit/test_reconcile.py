@@ -294,6 +294,20 @@ def test_an_unattended_run_repairs_what_is_good_before_it_refuses_what_is_new(
     assert "was repaired" not in refused.value.hint
 
 
+def test_a_hold_of_the_daemon_ends_also_while_new_inputs_are_refused(
+    node: Node, payload: Path, tmp_path: Path
+) -> None:
+    assert install(node, payload)
+    asked = request(payload, unattended=True)
+    hold_kubelet(SETTINGS, node.fake.host, silent, f"{hold.BY_DAEMON}the relay was silent", restart=True)
+    assert not node.on_relay
+    asked = replace(asked, configs=broken_configs(tmp_path / "configs"))
+    with pytest.raises(InvalidInputError):
+        reconcile(asked, node.fake.host, silent)
+    assert node.read(paths.HOLD) is None
+    assert node.on_relay
+
+
 def test_a_run_by_hand_that_is_refused_touches_nothing(node: Node, payload: Path, tmp_path: Path) -> None:
     assert install(node, payload)
     node.fake.files.remove(paths.GUARD)

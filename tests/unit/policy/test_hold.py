@@ -59,6 +59,19 @@ def test_the_way_forward_that_a_pass_could_not_take_is_still_open(settled: Bench
     assert waited < HOUR + 60
 
 
+def test_the_way_forward_is_open_while_a_failed_generation_is_not_retried(settled: Bench) -> None:
+    settled.look(replace(GOOD, inputs=("new",)))
+    settled.end(Outcome(5, remembered=True, reason="it is broken"))
+    settled.look(replace(DEAD, inputs=("new",)))
+    assert settled.look(after=21) is Action.RESCUE
+    settled.end(Outcome(0, restarts=1), replace(HELD, inputs=("new",)))
+    assert settled.look() is Action.NOTHING
+    assert settled.look(after=61) is Action.INSTALL
+    assert settled.last.is_return
+    settled.end(Outcome(5, remembered=True, reason="it is broken"))
+    assert settled.look(after=61) is Action.NOTHING
+
+
 def test_a_repair_that_was_stopped_waits_for_a_restart_of_kubelet_and_is_not_forgotten(
     settled: Bench,
 ) -> None:
