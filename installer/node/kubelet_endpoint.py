@@ -225,6 +225,8 @@ class Found(NamedTuple):
         message = f"{self.what} in {command.path} starts kubelet, and our flag would not reach it: {why}"
         if self.earlier:
             message += f"; our drop-in still starts kubelet by its earlier command line ({self.earlier})"
+        if self.passing.variable:
+            return refusal(self.code, message, "set kubelet.strategy: auto, which uses that variable")
         return refusal(self.code, message, _HINT_REMOVE if self.earlier else _HINTS[self.code])
 
 

@@ -89,6 +89,7 @@ def test_strategy(case: tuple[dict[str, Any], Path]) -> None:
         assert isinstance(choice, Finding), choice
         assert choice.code == expected["refusal"]
         assert expected.get("message", "") in choice.message
+        assert expected.get("hint", "") in choice.hint
         return
     assert isinstance(choice, Choice), choice
     assert (choice.strategy, choice.variable) == (expected["strategy"], expected["variable"])

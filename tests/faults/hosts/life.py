@@ -37,6 +37,9 @@ from tests.lib.throwaway.kubelet import UNIT
 from tests.lib.throwaway.payload import build_payload
 from tests.lib.throwaway.snapshot import Entry, difference, files, snapshot, walk
 
+#: The flavour whose kubelet gets no argument of its unit, only a variable.
+ONLY_A_VARIABLE = "shell-command"
+
 
 class Life:
     """One ground for many lives. A life that goes wrong costs it, so the next gets a new one."""
@@ -118,6 +121,8 @@ class Life:
 
     def ask(self, asked: Asked) -> None:
         command = self.node.command
+        if self._flavour == ONLY_A_VARIABLE:
+            asked = replace(asked, strategy="auto")  # exec-start is refused there
         self.asked = asked
         # In one rename, as a daemon may be reading it.
         binary = BINARY[1:]
