@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
+
+from tests.lib import yamltext
 
 
 def render_chart(
@@ -21,7 +22,7 @@ def render_chart(
         rendered = loaded.render(values, name=name, namespace=namespace)
         texts = [each["data"] for each in loaded.crds]
     texts += [text for path, text in sorted(rendered.items()) if not path.endswith("NOTES.txt")]
-    return [each for text in texts for each in yaml.safe_load_all(text) if each]
+    return [each for text in texts for each in yamltext.load_all(text) if each]
 
 
 def load_chart(chart: bytes | Path) -> Any:

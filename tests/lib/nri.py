@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
+
+from tests.lib import yamltext
 
 OPTION = "--nri"
 WHAT = "the CRDs of nri-plugins: DIR has config.nri_balloonspolicies.yaml and ..._topologyawarepolicies.yaml"
@@ -91,7 +92,7 @@ def load_schemas(config: pytest.Config) -> dict[str, Any]:
         pytest.skip(f"needs {OPTION} DIR: {WHAT}")
     found = {}
     for path in sorted(Path(directory).glob("config.nri_*.yaml")):
-        definition = yaml.safe_load(path.read_text())["spec"]
+        definition = yamltext.load(path.read_text())["spec"]
         [version] = [each for each in definition["versions"] if each["name"] == "v1alpha1"]
         found[definition["names"]["kind"]] = _strict(version["schema"]["openAPIV3Schema"])
     assert found.keys() == FORMS.keys(), f"{directory} has the CRDs {', '.join(found)}"
@@ -101,9 +102,7 @@ def load_schemas(config: pytest.Config) -> dict[str, Any]:
 def definitions(config: pytest.Config) -> list[dict[str, Any]]:
     """The CustomResourceDefinitions; where nobody has named them, one that takes anything for one kind."""
     if directory := config.getoption(OPTION):
-        return [
-            yaml.safe_load(path.read_text()) for path in sorted(Path(directory).glob("config.nri_*.yaml"))
-        ]
+        return [yamltext.load(path.read_text()) for path in sorted(Path(directory).glob("config.nri_*.yaml"))]
     names = {"kind": "TopologyAwarePolicy", "plural": "topologyawarepolicies"}
     schema = {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}}
     version = {"name": "v1alpha1", "served": True, "storage": True, "schema": schema}

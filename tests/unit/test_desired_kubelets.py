@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from installer.host.files import RootedFiles
 from installer.host.kubelet_files import configuration_files
@@ -37,6 +36,7 @@ from installer.node.desired import desired_kubelet
 from installer.node.kubelet_command import parse_base
 from installer.node.kubelet_endpoint import base_endpoint
 from installer.node.kubelet_strategy import Choice, KubeletAnalysis, analyse_kubelet, choose_strategy
+from tests.lib import yamltext
 from tests.lib.kubelet_trees import CASES, FLAVOURS, UNIT, load_base, next_start
 
 OUR_FLAG = f"--container-runtime-endpoint={paths.RELAY_ENDPOINT}"
@@ -45,7 +45,7 @@ OUR_FLAG = f"--container-runtime-endpoint={paths.RELAY_ENDPOINT}"
 @pytest.fixture(params=sorted(path.name for path in CASES.iterdir()))
 def case(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[dict[str, Any], Path]:
     directory = CASES / request.param
-    expected = yaml.safe_load((directory / "expected.yaml").read_text())
+    expected = yamltext.load((directory / "expected.yaml").read_text())
     if "flavour" in expected:
         shutil.copytree(FLAVOURS / expected["flavour"], tmp_path, dirs_exist_ok=True)
     if (directory / "tree").is_dir():
@@ -176,7 +176,7 @@ def test_the_endpoint_of_a_kubelet_that_does_not_run_is_not_guessed(flag: str) -
 
 
 def test_a_kubelet_behind_a_shell_is_refused_once_and_not_called_stopped() -> None:
-    expected = yaml.safe_load((CASES / "script-child" / "expected.yaml").read_text())
+    expected = yamltext.load((CASES / "script-child" / "expected.yaml").read_text())
     base = load_base(CASES / "script-child" / "tree")
     found = analysed(base, running(expected, base))
     assert [one.code for one in found.refusals] == ["kubelet-behind-shell"]

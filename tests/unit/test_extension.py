@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
-import yaml
 
 from installer.cli import main
 from installer.errors import InvalidInputError
@@ -34,6 +33,7 @@ from installer.gardener.resources import (
 from installer.gardener.status import build_patch
 from installer.manifests.text import dump
 from installer.model.names import Mode
+from tests.lib import yamltext
 
 CASES = Path(__file__).parents[1] / "cases" / "extension"
 NAMES = sorted(path.stem for path in (CASES / "situations").iterdir())
@@ -116,7 +116,7 @@ def told(case: dict[str, Any]) -> dict[str, Any]:
 
 
 def load(name: str) -> dict[str, Any]:
-    case: dict[str, Any] = yaml.safe_load((CASES / "situations" / f"{name}.yaml").read_text())
+    case: dict[str, Any] = yamltext.load((CASES / "situations" / f"{name}.yaml").read_text())
     for reference in (case.get("resource") or {}).get("spec", {}).get("secretRefs", []):
         reference["name"] = secrets_of(case).get(reference["name"], reference["name"])
     return case

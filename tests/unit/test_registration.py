@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from kubernetes_validate import validate
 
 from installer import __version__
@@ -18,6 +17,7 @@ from installer.gardener.registration import build_chart, render_registration
 from installer.gardener.resources import Shoot, parse_extension
 from installer.manifests import ManifestOptions
 from installer.model.names import Mode
+from tests.lib import yamltext
 from tests.lib.charts import lint_chart, load_chart, render_chart
 
 NODES, CONTROLLER = "registry.example.org/cri-resmgr-installer:1", "registry.example.org/extension:1"
@@ -50,7 +50,7 @@ def printed(values: Path | None = None, *images: str, **asked: Any) -> dict[str,
     options = ManifestOptions(values, images=images or (NODES, f"extension={CONTROLLER}"), **asked)
     text = render_registration(options)
     assert text == render_registration(options)
-    return {each["kind"]: each for each in yaml.safe_load_all(text)}
+    return {each["kind"]: each for each in yamltext.load_all(text)}
 
 
 def rendered(deployment: dict[str, Any], values: dict[str, Any]) -> dict[str, dict[str, Any]]:
@@ -156,7 +156,7 @@ def test_gardeners_schema_takes_it(request: pytest.FixtureRequest) -> None:
     directory = request.config.getoption("--gardener-schemas")
     if directory is None:
         pytest.skip("needs Gardener's CustomResourceDefinitions: --gardener-schemas DIR")
-    definition = yaml.safe_load((directory / "crd-operator.gardener.cloud_extensions.yaml").read_text())
+    definition = yamltext.load((directory / "crd-operator.gardener.cloud_extensions.yaml").read_text())
     (version,) = definition["spec"]["versions"]
     schema = _closed(version["schema"]["openAPIV3Schema"])
     extension = printed(registers_for="operator", chart_ref=REF)["Extension"]

@@ -24,6 +24,7 @@ from installer.model import paths
 from installer.model.host import DesiredFile, Part
 from installer.model.names import Mode
 from installer.model.plan import Assessment, Step, UnitChange
+from tests.lib import yamltext
 
 CASES = Path(__file__).parents[2] / "cases" / "plans"
 
@@ -79,7 +80,7 @@ class Case:
 def read_case(path: Path) -> Case:
     """Raises CaseError."""
     text = path.read_text()
-    data = yaml.load(text, yaml.CSafeLoader)
+    data = yamltext.load(text)
     if not isinstance(data, dict) or not data.get("shows"):
         raise CaseError(f"{path}: a case is a mapping that begins with what it shows")
     case = Case(path, text.partition("\nexpected:")[0].rstrip("\n") + "\n", data)
@@ -151,7 +152,7 @@ def _unit_line(change: UnitChange) -> str:
 
 @cache
 def _reasons() -> Mapping[str, re.Pattern[str]]:
-    texts = yaml.safe_load((CASES.parent / "reasons.yaml").read_text())
+    texts = yamltext.load((CASES.parent / "reasons.yaml").read_text())
     return {name: re.compile("(.*)".join(map(re.escape, text.split("{}")))) for name, text in texts.items()}
 
 

@@ -12,10 +12,9 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from installer.gardener.registration import render_registration
 from installer.manifests import ManifestOptions
+from tests.lib import yamltext
 from tests.lib.charts import render_chart
 from tests.lib.throwaway.fleet import DAEMON_SETS, NODES, PODS
 from tests.lib.throwaway.kubeserver import Kind, KubeServer, Name
@@ -36,7 +35,7 @@ OPERATION = "gardener.cloud/operation"
 def install_controller(values: Path, images: tuple[str, str]) -> dict[str, Any]:
     """What gardenlet makes of the printed registration on a seed, by kind."""
     printed = render_registration(ManifestOptions(values=values, images=images))
-    given = next(each for each in yaml.safe_load_all(printed) if each["kind"] == "ControllerDeployment")
+    given = next(each for each in yamltext.load_all(printed) if each["kind"] == "ControllerDeployment")
     chart = b64decode(given["helm"]["rawChart"])
     objects = render_chart(chart, given["helm"]["values"], "extension-1")
     return {each["kind"]: each for each in objects}

@@ -16,8 +16,7 @@ from datetime import UTC, datetime, timedelta
 from hashlib import sha256
 from typing import Any, NamedTuple, Self
 
-import yaml
-
+from tests.lib import yamltext
 from tests.lib.throwaway.fleet import DAEMON_SETS, kind_of
 from tests.lib.throwaway.kubeserver import Kind, KubeServer, Name, Refused
 from tests.lib.throwaway.kubevalidation import InvalidError
@@ -179,7 +178,7 @@ class Manager:
             self._say(key, Said("Applied", "False", "CannotReadSecret", str(error)))
             return
         texts = [b64decode(text) for secret in given for _, text in sorted(secret["data"].items())]
-        found = [each for text in texts for each in yaml.safe_load_all(text) if each]
+        found = [each for text in texts for each in yamltext.load_all(text) if each]
         labels = {**spec.get("injectLabels", {}), f"{_GROUP}/managed-by": "gardener"}
         objects = [_with_labels(each, labels) for each in self.placed(key.namespace, found)]
         new = {"resources": sorted(map(_refer, objects), key=str), "secretsDataChecksum": _digest(texts)}

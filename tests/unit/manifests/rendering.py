@@ -13,6 +13,7 @@ import yaml
 
 from installer.errors import InvalidInputError
 from installer.manifests import ManifestOptions, render_manifests, render_objects
+from tests.lib import yamltext
 
 CASES = Path(__file__).parents[2] / "cases" / "manifests"
 NAMES = sorted(path.name for path in CASES.iterdir())
@@ -25,7 +26,7 @@ def options_of(case: str) -> ManifestOptions:
     """values.yaml and options.yaml (fields of ManifestOptions) of a case; both may be missing."""
     directory = CASES / case
     options = directory / "options.yaml"
-    given = yaml.safe_load(options.read_text()) if options.exists() else {}
+    given = yamltext.load(options.read_text()) if options.exists() else {}
     configs = tuple(directory / name for name in given.pop("provider_configs", ()))
     values = directory / "values.yaml"
     return ManifestOptions(values=values if values.exists() else None, provider_configs=configs, **given)
@@ -37,7 +38,7 @@ def rendered(case: str) -> str:
 
 
 def objects(text: str) -> list[dict[str, Any]]:
-    return list(yaml.load_all(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)))
+    return list(yamltext.load_all(text))
 
 
 def applied(case: str) -> str:

@@ -116,11 +116,11 @@ def test_a_key_given_twice_is_refused() -> None:
         parse_objects("kind: A\nmetadata: {}\nkind: B\n")
 
 
-class _Strict(yaml.SafeLoader):
+class _Strict(yaml.CSafeLoader):
     """Refuses a key that stands twice in one mapping."""
 
 
-def _construct(loader: yaml.SafeLoader, node: yaml.MappingNode) -> dict[object, object]:
+def _construct(loader: yaml.CSafeLoader, node: yaml.MappingNode) -> dict[object, object]:
     pairs = loader.construct_pairs(node, deep=True)
     assert len(dict(pairs)) == len(pairs), f"a key twice: {[key for key, _ in pairs]}"
     return dict(pairs)

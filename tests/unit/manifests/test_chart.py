@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from hack.chart_schema import FILE as SCHEMA
 from hack.chart_schema import build_schema
 from installer import __version__
 from installer.manifests import ManifestOptions, render_objects
 from installer.manifests.inputs import load_inputs
+from tests.lib import yamltext
 from tests.lib.charts import engine, lint_chart, load_chart, render_chart
 from tests.unit.manifests.rendering import IMAGE, NAMES, Maker, options_of, pod_of, the
 
@@ -33,7 +33,7 @@ def rendered(values: Object, namespace: str = "kube-system") -> list[Object]:
 def values_of(options: ManifestOptions) -> Object:
     """What an operator of the chart writes for the same: the files of Gardener's users are not read there."""
     if options.values is not None and not options.provider_configs and not options.managed_resource:
-        values = yaml.safe_load(options.values.read_text())
+        values = yamltext.load(options.values.read_text())
         if options.mode:
             values["settings"] = {**values.get("settings", {}), "mode": options.mode}
         values |= {"profile": options.profile} if options.profile else {}
@@ -98,7 +98,7 @@ def _text_of_yaml(each: Object) -> bool:
     if each["kind"] == "ConfigMap":
         for key, text in each["data"].items():
             if not key.endswith(".cfg"):
-                each["data"][key] = yaml.safe_load(text)
+                each["data"][key] = yamltext.load(text)
     return True
 
 
@@ -147,7 +147,7 @@ def printed(options: ManifestOptions) -> list[Object]:
     found = render_objects(options, lambda _: None)
     for each in found:
         if each["kind"] == "Secret":
-            return list(yaml.safe_load_all(b64decode(each["data"]["objects.yaml"])))
+            return list(yamltext.load_all(b64decode(each["data"]["objects.yaml"])))
     return found
 
 
@@ -227,14 +227,14 @@ def test_another_config_is_another_config_map_and_another_pod_template() -> None
 
 
 def test_helm_finds_nothing_wrong_with_it() -> None:
-    assert lint_chart(CHART, yaml.safe_load((CHART / "ci" / "minimal-values.yaml").read_text())) == []
+    assert lint_chart(CHART, yamltext.load((CHART / "ci" / "minimal-values.yaml").read_text())) == []
     assert lint_chart(CHART, {**values_of(options_of("full")), "hooks": MINIMAL["hooks"]}) == []
 
 
 def test_three_lines_are_enough() -> None:
     text = (CHART / "ci" / "minimal-values.yaml").read_text()
     assert text.count("\n") <= 3
-    assert the(rendered(yaml.safe_load(text)), "DaemonSet")
+    assert the(rendered(yamltext.load(text)), "DaemonSet")
 
 
 def test_a_release_of_another_name_has_it_everywhere() -> None:

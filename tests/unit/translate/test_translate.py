@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from installer.errors import InvalidInputError
 from installer.operator.nri_table import Grade
 from installer.operator.translate import Entry, Translation, leaves, translate
+from tests.lib import yamltext
 from tests.lib.nri import check_form, check_schema, load_schemas
 
 ROOT = Path(__file__).parents[3]
@@ -93,7 +94,7 @@ def check_nothing_silent(configs: Mapping[str, str], found: Translation) -> None
     for key, content in configs.items():
         data = {
             each: unfold(it) if isinstance(it, dict) else it
-            for each, it in unfold(yaml.safe_load(content)).items()
+            for each, it in unfold(yamltext.load(content)).items()
         }
         reported = [each.path for each in found.report if each.config == key and each.path]
         assert sorted(reported) == sorted(path for path, _ in leaves(data))
@@ -109,7 +110,7 @@ def check_nothing_silent(configs: Mapping[str, str], found: Translation) -> None
 def made_cases() -> Iterator[tuple[str, Mapping[str, str]]]:
     """Every configuration that the cases of other tests and the documentation have."""
     for path in sorted((ROOT / "tests/cases").glob("[!k]*/**/*.yaml")):
-        for document in yaml.safe_load_all(path.read_text()):
+        for document in yamltext.load_all(path.read_text()):
             for number, configs in enumerate(_configs(document)):
                 yield f"{path.relative_to(ROOT)}#{number}", configs
     for path in sorted((ROOT / "docs").glob("*.md")):
