@@ -39,7 +39,7 @@ SCHEMA = 1
 _READABLE_SCHEMA = SCHEMA + 1  # the next version promises that we can run and remove what it wrote
 _RECORD_LIMIT = 8 << 20  # bytes
 # The checksum in the last line covers everything before it. To a reader that does not know it, it is an
-# unknown field. A record without one is believed.
+# unknown field. A record without one is believed, but not one whose last line is damaged.
 _CHECKSUM = re.compile(rb',\n "checksum": "([^"\n]*)"\n}\s*\Z')
 _OF_PROXY = "/cri-res"  # part of every path that is deleted with its content
 _LAST_OWNER = 0xFFFF_FFFE
@@ -169,7 +169,9 @@ def load_record(files: Files, machine_id: str, hostname: str) -> LoadedRecord:
 def _is_whole(raw: bytes) -> bool:
     """Whether the file is as it was written. It decides what is deleted."""
     found = _CHECKSUM.search(raw)
-    return found is None or found[1] == sha256(raw[: found.start()]).hexdigest().encode()
+    if found is None:
+        return b"checksum" not in raw
+    return found[1] == sha256(raw[: found.start()]).hexdigest().encode()
 
 
 def _is_sensible(record: Record) -> bool:

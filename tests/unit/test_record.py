@@ -96,6 +96,15 @@ def test_a_record_that_is_not_as_it_was_written_is_corrupt(read: Read, digit: by
     assert read(OWNED, damage=damage).status is RecordStatus.CORRUPT
 
 
+def test_a_record_whose_checksum_cannot_be_read_is_corrupt(read: Read) -> None:
+    """Twice damaged: in what it says, and in its last line."""
+
+    def damage(raw: bytes) -> bytes:
+        return raw.replace(OURS[0].encode(), b"0" * 64).replace(b',\n "checksum"', b', "checksum"')
+
+    assert read(OWNED, damage=damage).status is RecordStatus.CORRUPT
+
+
 def owning(path: str = paths.FALLBACK_CONFIG, **original: object) -> Record:
     before = replace(THEIRS, **original)  # type: ignore[arg-type]
     return replace(OWNED, owned={path: replace(FALLBACK, before=before)})
