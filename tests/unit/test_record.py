@@ -12,7 +12,20 @@ import pytest
 from installer.host.files import RootedFiles
 from installer.model import paths
 from installer.model.controls import Control
-from installer.model.host import ABSENT, FileState, Kind, Part
+from installer.model.host import (
+    ABSENT,
+    DesiredFile,
+    FileState,
+    HostSnapshot,
+    Kind,
+    KubeletBase,
+    KubeletSnapshot,
+    Part,
+    ProxySnapshot,
+    UnitState,
+    UnitText,
+)
+from installer.model.plan import Desired, DesiredUnit
 from installer.node.record import (
     SCHEMA,
     Goes,
@@ -22,7 +35,11 @@ from installer.node.record import (
     RecordStatus,
     base_claims,
     dump_record,
+    is_proven,
+    leftovers_of_ours,
     load_record,
+    may_be_earlier,
+    was_moving_kubelet,
 )
 
 THEIRS = FileState(Kind.FILE, 0o644, 0, 0, 3, "a" * 64)
@@ -74,9 +91,9 @@ def test_the_next_version_may_have_written_it_and_no_later_one(read: Read) -> No
         assert read(replace(OWNED, schema=SCHEMA + ahead)).status is status
 
 
-@pytest.mark.parametrize(("uid", "mode"), [(0, 0o600), (1000, 0o7777), (0xFFFF_FFFE, 0o644)])
+@pytest.mark.parametrize(("uid", "mode"), [(0, 0), (1000, 0o7777), (0xFFFF_FFFE, 0o644)])
 def test_the_original_of_any_owner_and_mode_is_kept(read: Read, uid: int, mode: int) -> None:
-    before = replace(THEIRS, uid=uid, gid=uid, mode=mode)
+    before = replace(THEIRS, uid=uid, gid=uid, mode=mode, size=mode)
     owned = {path: replace(each, before=before) for path, each in OWNED.owned.items()}
     assert read(replace(OWNED, owned=owned)).record.owned == owned
 
@@ -116,7 +133,9 @@ def owning(path: str = paths.FALLBACK_CONFIG, **original: object) -> Record:
         owning(mode=0o10000),
         owning(uid=0xFFFF_FFFF),
         owning(gid=-1),
+        owning(mode=-1),
         owning(size=-1),
+        owning(size=(1 << 62) + 1),
         owning(digest="../../etc/passwd"),
         owning("/etc/../etc/shadow"),
         replace(OWNED, owned={"/etc": Owned(goes=Goes.WHOLE)}),
@@ -169,3 +188,105 @@ def test_on_a_renamed_machine_only_what_is_certainly_ours_stays_ours(
     assert loaded.status is RecordStatus.FOREIGN
     assert list(loaded.record.owned) == ([path] if believed else [])
     assert loaded.orphans == (() if believed else (original,))
+
+
+# -- what is judged by it -------------------------------------------------------------------------------
+
+PROXY = DesiredUnit(paths.PROXY_UNIT, paths.PROXY_UNIT_FILE, "e" * 16, "g")
+DROP_IN = f"{DROP_INS}/{paths.DROP_IN_NAME}"
+
+
+def good(*files: DesiredFile) -> Desired:
+    return Desired(files, PROXY)
+
+
+def host(
+    files: dict[str, FileState] | None = None, unit: UnitState | None = None, text: str = "", **more: object
+) -> HostSnapshot:
+    base = KubeletBase(texts=(UnitText("/etc/systemd/system/kubelet.service", text),))
+    proxy, kubelet = ProxySnapshot(unit or UnitState("")), KubeletSnapshot(UnitState("kubelet.service"))
+    return HostSnapshot(proxy, kubelet, files or {}, base=base, **more)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("path", "is_judged"),
+    [
+        (paths.BINARY, True),
+        (paths.FALLBACK_CONFIG, True),
+        (paths.FORCE_CONFIG, True),
+        (paths.PROXY_ENVIRONMENT, False),
+    ],
+)
+def test_what_was_verified_is_not_tried_in_private_again(path: str, is_judged: bool) -> None:
+    record = Record(good=good(DesiredFile.of(path, b"verified")))
+    assert is_proven(record, record.good or Desired())
+    assert is_proven(record, good(DesiredFile.of(path, b"other"))) is not is_judged
+    assert is_proven(record, good()) is not is_judged
+    assert is_proven(Record(), good(DesiredFile.of(path, b"other"))) is not is_judged
+
+
+@pytest.mark.parametrize(
+    ("before", "state", "removed", "undone"),
+    [
+        (ABSENT, "inactive", True, True),
+        (ABSENT, "active", True, True),
+        (FileState(Kind.DIRECTORY), "inactive", True, False),
+        (FileState(Kind.DIRECTORY), "active", True, False),
+    ],
+)
+def test_an_undone_change_leaves_the_state_of_cri_resmgr_that_was_there(
+    before: FileState, state: str, removed: bool, undone: bool
+) -> None:
+    ours = Owned(goes=Goes.WHOLE, before=before)
+    record = Record(owned={paths.PROXY_STATE[0]: ours, paths.FALLBACK_CONFIG: FALLBACK})
+    snapshot = host(unit=UnitState(paths.PROXY_UNIT, active_state=state), leftovers=paths.PROXY_STATE[:1])
+    assert bool(leftovers_of_ours(record, snapshot)) is removed
+    assert bool(leftovers_of_ours(record, snapshot, undone=True)) is undone
+
+
+@pytest.mark.parametrize(
+    ("found", "good_digest", "composed", "moving"),
+    [
+        ("b" * 64, "", True, True),
+        ("b" * 64, "", False, False),
+        ("b" * 64, "c" * 64, True, True),
+        ("b" * 64, "b" * 64, True, False),  # as verified
+        ("d" * 64, "", True, False),  # someone else's
+        ("", "", True, True),
+        ("", "c" * 64, True, False),  # someone has deleted it
+    ],
+)
+def test_a_run_was_moving_kubelet_if_it_wrote_what_is_not_good_yet(
+    found: str, good_digest: str, composed: bool, moving: bool
+) -> None:
+    kept = (DesiredFile(DROP_IN, 0o644, Part.KUBELET, good_digest, 1),) if good_digest else ()
+    claims = {DROP_IN: Owned(Part.KUBELET, wrote=OURS), paths.FALLBACK_CONFIG: FALLBACK}
+    record = Record(owned=claims, good=good(*kept) if kept else None)
+    there = FileState(Kind.FILE, digest=found) if found else ABSENT
+    files = {DROP_IN: there, paths.FALLBACK_CONFIG: FileState(Kind.FILE, digest=OURS[0])}
+    assert was_moving_kubelet(record, host(files, composed=composed)) is moving
+
+
+LOADED = UnitState(paths.PROXY_UNIT, fragment_path=paths.PROXY_UNIT_FILE)
+
+
+@pytest.mark.parametrize(
+    ("record", "unit", "text", "worth_a_look"),
+    [
+        (Record(), None, "", False),
+        (Record(), LOADED, "", True),
+        (Record(owned={paths.PROXY_UNIT_FILE: Owned(wrote=OURS)}), LOADED, "", False),
+        (Record(), None, f"--container-runtime-endpoint={paths.RELAY_ENDPOINT}", True),
+        (
+            Record(owned={"/etc/default/kubelet": Owned(Part.KUBELET, before=THEIRS, wrote=OURS)}),
+            None,
+            "",
+            True,
+        ),
+        (Record(good=Desired(proxy=replace(PROXY, generation=""))), None, "", True),
+    ],
+)
+def test_a_closer_look_for_an_earlier_installation_is_worth_its_time(
+    record: Record, unit: UnitState | None, text: str, worth_a_look: bool
+) -> None:
+    assert may_be_earlier(host(unit=unit, text=text), record) is worth_a_look
