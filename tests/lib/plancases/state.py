@@ -53,7 +53,7 @@ _PROBE = {
     "returns",
 }
 _FREE = CgroupState("0-1", "0", "0-1", "0", shares=524)
-_PINNED = replace(_FREE, cpus="0", shares=2)
+_CGROUPS = {"pinned": replace(_FREE, cpus="0", shares=2), "lowest": replace(_FREE, shares=2)}
 _RECORD = {"status", "owed", "signalled", "failed", "failed-generation", "good"}
 _DOWN = {"active_state": "activating", "sub_state": "auto-restart", "result": "exit-code", "main_pid": 0}
 _STATES: dict[str, dict[str, Any]] = {
@@ -276,7 +276,7 @@ def _probe(case: Case, probe: Probe, given: dict[str, Any]) -> Probe:
             through_proxy=how.startswith("through-proxy"),
             created=None if how == "unknown" else CpuResources(shares=524),
             creation=None if how == "unknown" else {"cpu_shares": 524},
-            cgroup=_PINNED if how.endswith("pinned") else _FREE,
+            cgroup=_CGROUPS.get(how.rpartition(" ")[2], _FREE),
         )
         for name, how in (given.get("containers") or {}).items()
     ]
