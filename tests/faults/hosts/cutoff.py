@@ -24,6 +24,7 @@ from tests.lib.throwaway.standins.cri_resmgr import read_line
 
 UP_SECONDS = float(SETTINGS["guardSeconds"]) + 60.0  # of one without the relay, on a busy machine
 _DYING_SECONDS = 60.0
+_SILENT_SECONDS = 30.0
 _UNITS = (UNIT, PROXY)
 
 Cut = Callable[[Node], str]
@@ -123,7 +124,8 @@ def expect_settled(node: Node, mode: Mode) -> None:
     if mode is Mode.INSTALL:
         wait_healthy(node.host)
         assert node.on_relay(), "kubelet is not on the relay"
-        assert SocketCri(RootedFiles(node.host.root)).answers(RELAY_ENDPOINT, 30.0), "the relay is silent"
+        cri = SocketCri(RootedFiles(node.host.root))
+        assert cri.answers(RELAY_ENDPOINT, _SILENT_SECONDS), "the relay is silent"
     else:
         expect_bare(node)
 
@@ -138,16 +140,19 @@ def expect_bare(node: Node, *allowed: str) -> None:
     assert not left, "\n".join(left)
 
 
-def expect_up(node: Node, seconds: float) -> bool:
+def expect_up(node: Node, seconds: float, *, crashes: bool = False) -> bool:
     """After a boot kubelet comes up by itself within that time, at its first try, on an endpoint that
-    answers; returns whether that is the relay. Raises HostError, AssertionError."""
+    answers; returns whether that is the relay. With a proxy that `crashes` soon after each start, the relay
+    answers in between, and the guard gives it two tries. Raises HostError, AssertionError."""
     wait_healthy(node.host, seconds)
-    restarts = node.host.show(UNIT, "NRestarts")
-    assert restarts == "0", f"kubelet came up after {restarts} restarts"
+    restarts = int(node.host.show(UNIT, "NRestarts"))
+    assert restarts <= (2 if crashes else 0), f"kubelet came up after {restarts} restarts"
     on_relay = node.on_relay()
-    if on_relay:
-        answers = SocketCri(RootedFiles(node.host.root)).answers(RELAY_ENDPOINT, 30.0)
-        assert answers, "kubelet is on a relay that is silent"
+    cri, deadline = SocketCri(RootedFiles(node.host.root)), time.monotonic() + _SILENT_SECONDS
+    while on_relay and not cri.answers(RELAY_ENDPOINT, _SILENT_SECONDS):
+        silent = not crashes or time.monotonic() > deadline
+        assert not silent, "kubelet is on a relay that is silent"
+        time.sleep(0.05)
     return on_relay
 
 
