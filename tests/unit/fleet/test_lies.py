@@ -111,6 +111,16 @@ def test_a_term_that_is_yet_to_begin_counts_as_held(store: Store, holder: str, n
     assert node.begin(REPAIR).granted
 
 
+def test_a_holder_that_names_no_node_is_not_looked_up(store: Store) -> None:
+    """Its path would be that of the list of all Nodes."""
+    store.size(3)
+    taken = later(store, -300)
+    term = {"acquireTime": taken, "renewTime": taken, "leaseDurationSeconds": 600}
+    put_permit(store, 0, holderIdentity="person", **term)
+    assert not Node(store, "a", RULES).begin(REPAIR).granted
+    assert not [path for _, path in store.requests if path.startswith("/api/v1/nodes")]
+
+
 def test_who_takes_over_a_permit_lets_its_term_begin_when_the_other_ends(store: Store) -> None:
     """Also where the other's Node is gone: the API server refuses an earlier time."""
     store.size(3)
