@@ -15,7 +15,7 @@ from installer.daemon.configuration import build_configuration
 from installer.daemon.decision import Action, Order
 from installer.daemon.outcome import PassReporter
 from installer.daemon.pass_log import open_pass_log
-from installer.errors import InstallerError, unforeseen
+from installer.errors import InstallerError, InvalidInputError, unforeseen
 from installer.host.clock import install_signal_handlers
 from installer.host.files import RootedFiles
 from installer.host.ports import Host
@@ -32,6 +32,8 @@ from installer.report.events import JsonReporter, build_reporter, report_error
 from installer.report.planned import summarise_plan
 from installer.report.terminal import SteadyStream
 
+_DESPITE_BAD_SETTINGS = (Action.RESTART_PROXY, Action.RESCUE, Action.HOLD)
+
 
 def run_pass(arguments: argparse.Namespace, options: Options) -> int:
     """Run the pass; return the exit code, which is also in the outcome."""
@@ -40,7 +42,7 @@ def run_pass(arguments: argparse.Namespace, options: Options) -> int:
         emit = build_reporter(options.output, sys.stdout, options.verbose, log=log)
         reporter = PassReporter(emit, JsonReporter(log or sys.stdout))
         try:
-            settings = load_settings(options.config)
+            settings = _load_settings(order, options)
             require_root()
             if order.action is Action.SETTINGS:
                 reporter.configured(build_configuration(settings))
@@ -56,6 +58,17 @@ def run_pass(arguments: argparse.Namespace, options: Options) -> int:
             if log is not None:
                 report_error(error, "json", log)
             raise
+
+
+def _load_settings(order: Order, options: Options) -> Settings:
+    """Load the settings. If they are invalid, what moves kubelet off a dead relay uses the defaults: the node
+    comes first. Raises InvalidInputError for any other order."""
+    try:
+        return load_settings(options.config)
+    except InvalidInputError:
+        if order.action not in _DESPITE_BAD_SETTINGS:
+            raise
+        return load_settings(None)
 
 
 @contextmanager

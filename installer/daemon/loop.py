@@ -22,7 +22,7 @@ from functools import partial
 from pathlib import Path
 
 from installer import __version__
-from installer.daemon.configuration import Command, absolute, listen_address
+from installer.daemon.configuration import Command, Configuration, absolute, listen_address
 from installer.daemon.decision import Action, Decision, Order, bounds_of
 from installer.daemon.fleet import LEAVE, leave_seconds, may_remove, report_end, report_state
 from installer.daemon.httpd import Page, PageServer
@@ -35,7 +35,7 @@ from installer.daemon.probe_files import ProbeFiles
 from installer.daemon.runtime_state import RuntimeState
 from installer.daemon.transient import TransientService
 from installer.daemon.watch import NO_WATCH_LEFT, Bounded, EventLoop
-from installer.errors import BusyHostError, InstallerError
+from installer.errors import BusyHostError, InstallerError, InvalidInputError
 from installer.host.bus import SystemBus, require_bus
 from installer.host.clock import since_boot
 from installer.host.command import describe_exit
@@ -56,7 +56,8 @@ _ERROR_PAGE = Page(500, "text/plain", "internal error; see the log of the daemon
 
 class Daemon:
     """Watches one host until a signal comes. `answers` says whether a socket answers a CRI `Version` call
-    within so many seconds. Raises InstallerError if the settings cannot be read."""
+    within so many seconds. Raises InstallerError if the settings cannot be read; outside a pod also
+    InvalidInputError with their faults."""
 
     def __init__(
         self,
@@ -73,8 +74,9 @@ class Daemon:
         identity = command.identity or f"process {os.getpid()} {time.time():.3f}"
         self._probe_files = ProbeFiles(command, self._warn)
         self._runtime_state = RuntimeState(self._files, identity, since_boot, self._log)
+        self._said: dict[str, float] = {}
         settings = self._settings_token()
-        configuration = read_settings(command)
+        configuration = self._read_settings()
         self._poller = Poller(self._files, self._systemd, configuration, command.inputs, answers)
         now = time.monotonic()
         restarts = [now - age for age in self._runtime_state.ages() if age < HOUR]
@@ -90,7 +92,6 @@ class Daemon:
         self._after_child: Callable[[], None] = self._finish  # once this daemon ends
         self._published: DaemonState | None = None
         self._pages: PageServer | None = None
-        self._said: dict[str, float] = {}
         self._succeeded = 0.0  # when, of the epoch
         service = TransientService(bus, paths.PASS_UNIT)
         self._passes = PassStarter(self._loop, self._files, service, self._warn)
@@ -256,6 +257,17 @@ class Daemon:
         units = (paths.PROXY_UNIT, self._policy.configuration.kubelet_unit)
         with contextlib.suppress(InstallerError):  # the look that follows says why
             self._systemd.listen(units, self._loop.guarded(self._stir, None))
+
+    def _read_settings(self) -> Configuration:
+        """Return the settings, or in a pod the defaults if they are invalid: kubelet restarts a pod ever
+        later, and meanwhile would stay on a dead relay (R4). Each pass then refuses the settings."""
+        try:
+            return read_settings(self._command)
+        except InvalidInputError as error:
+            if not self._command.identity:
+                raise
+            self._warn(f"starting with default settings: {error.message}", error.hint)
+            return Configuration()
 
     def _settings_token(self) -> Token:
         return file_token(absolute(self._command.config)) if self._command.config else ()

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from installer.cli import main, passes
 from installer.daemon.configuration import Command
 from installer.daemon.decision import Action, Order
 from installer.daemon.pass_starter import PassStarter, read_settings
@@ -17,8 +18,10 @@ from installer.errors import InstallerError, InvalidInputError
 from installer.host.bus import SystemBus
 from installer.host.files import RootedFiles
 from installer.model.daemon import Job
+from installer.model.jsontext import to_json
 from installer.model.paths import PASS_UNIT
 from tests.lib.event_loop import Scene
+from tests.lib.rules import rule
 
 OURS, THEIRS = os.readlink("/proc/self/ns/mnt"), "mnt:[1]"
 NO_NSENTER = "the host has no nsenter"
@@ -92,3 +95,24 @@ def test_a_pass_that_cannot_tell_the_settings_is_no_bad_settings(tmp_path: Path)
     command = Command(tmp_path, tmp_path, None, None, program=("/bin/sh", "-c", "echo gone; kill -9 $$"))
     with pytest.raises(InstallerError, match=r"the settings could not be read: .* killed by signal 9"):
         read_settings(command)
+
+
+@rule("R4")
+@pytest.mark.parametrize("action", [Action.RESTART_PROXY, Action.RESCUE, Action.HOLD, Action.INSTALL])
+def test_invalid_settings_do_not_keep_kubelet_on_a_dead_relay(
+    action: Action, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = tmp_path / "settings.yaml"
+    config.write_text("mode: away")
+    carried_out = list[Action]()
+    monkeypatch.setattr(passes, "require_root", lambda: None)
+    monkeypatch.setattr(passes, "install_signal_handlers", lambda: None)
+    monkeypatch.setattr(passes, "build_host", lambda _root: None)
+
+    def carry_out(order: Order, *_: object) -> int:
+        carried_out.append(order.action)
+        return 0
+
+    monkeypatch.setattr(passes, "carry_out", carry_out)
+    code = main([f"--config={config}", "--output=json", "pass", to_json(Order(action))])
+    assert (code, carried_out) == ((2, []) if action is Action.INSTALL else (0, [action]))

@@ -14,6 +14,7 @@ from pytest_mock import MockerFixture
 
 from installer.daemon.configuration import Configuration
 from installer.daemon.runtime_state import MODE_FILE, STAMPS
+from installer.errors import InvalidInputError
 from installer.model import paths
 from installer.model.event import Event
 from installer.model.jsontext import to_json
@@ -189,6 +190,32 @@ def test_settings_that_cannot_be_read_now_are_read_later(scene: Scene, mocker: M
         scene.until(lambda: scene.begun().count("settings") > 1)
 
     scene.play(body)
+
+
+@rule("R4", "R15")
+def test_a_daemon_that_starts_with_invalid_settings_takes_kubelet_off_a_dead_relay(
+    scene: Scene, mocker: MockerFixture
+) -> None:
+    mocker.patch("installer.daemon.loop.Configuration", return_value=Configuration(dead_seconds=4.0))
+    for verb in ("settings", "install"):
+        scene.does(verb, "say('error', 'mode: bad', faults=['mode: bad']); ends(2, 'mode: bad')")
+    scene.does("restart-proxy", "")
+
+    def body() -> None:
+        scene.until(lambda: installed(scene) == 1)
+        assert not scene.command.ready_file.exists()
+        scene.relay = False
+        scene.until(lambda: "rescue" in scene.begun())
+
+    scene.play(body)
+    assert any("starting with default settings: mode: bad" in event.message for event in scene.of("warning"))
+
+
+def test_outside_a_pod_invalid_settings_end_the_daemon(scene: Scene) -> None:
+    scene.command = replace(scene.command, identity="")
+    scene.does("settings", "say('error', 'mode: bad', faults=['mode: bad']); ends(2)")
+    with pytest.raises(InvalidInputError, match="mode: bad"):
+        scene.play(lambda: None)
 
 
 def test_a_child_that_cannot_tell_the_settings_is_not_asked_all_the_time(scene: Scene) -> None:
