@@ -9,6 +9,7 @@ wrong can be lived again, from its seed:
 
 from __future__ import annotations
 
+import json
 import random
 import sys
 import tempfile
@@ -104,18 +105,24 @@ class Life:
         assert self._run(Mode.INSTALL) == "nothing"
 
     def goes(self) -> None:
-        """We go, maybe killed once, and nothing is left."""
+        """We go, maybe killed once, and nothing is left. What we had not begun to take over is still
+        the other installer's: then we do so first."""
         self.story.append("removed")
+        begun = self._owns_anything()
         if self.chance.random() < 0.3:
             self._run(Mode.REMOVE, Instant(self.chance.randint(1, 40)))
         how = self._run(Mode.REMOVE)
         assert how in ("changed", "nothing"), how
-        if "cri-resmgr.sock" in running_endpoint(self.node.host):
-            # Killed before it had begun: it is still the other installer's.
+        if not begun:
             assert not self.node.path(STATE).exists()
             self.is_taken_over()
             assert self._run(Mode.REMOVE) == "changed"
         self.node.expect_neither()
+
+    def _owns_anything(self) -> bool:
+        """Whether a run has recorded what is ours, which comes before its first change."""
+        record = self.node.path(f"{STATE}/record.json")
+        return record.exists() and bool(json.loads(record.read_text())["owned"])
 
     def _run(self, mode: Mode, instant: Instant | None = None) -> str:
         ended = run_apart(self.node, mode, instant or Instant(0))
