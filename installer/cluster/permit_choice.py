@@ -63,7 +63,8 @@ def pick_suspect(held: Sequence[Permit], now: float, random: Callable[[], float]
     """Return a permit whose holder may be gone, which is worth a look at its Node. It is any of those held
     for long: the holder of the oldest may be well, and no node would check the others. A holder without a
     slash, as a person may write it, names no Node."""
-    old = [p for p in held if p.node and now - p.taken >= _OLD and not p.is_ahead(now)]
+    named = [permit for permit in held if permit.node]
+    old = [permit for permit in named if now - permit.taken >= _OLD and not permit.is_ahead(now)]
     return old[int(random() * len(old))] if old else None
 
 

@@ -91,9 +91,11 @@ def test_the_next_version_may_have_written_it_and_no_later_one(read: Read) -> No
         assert read(replace(OWNED, schema=SCHEMA + ahead)).status is status
 
 
-@pytest.mark.parametrize(("uid", "mode"), [(0, 0), (1000, 0o7777), (0xFFFF_FFFE, 0o644)])
-def test_the_original_of_any_owner_and_mode_is_kept(read: Read, uid: int, mode: int) -> None:
-    before = replace(THEIRS, uid=uid, gid=uid, mode=mode, size=mode)
+@pytest.mark.parametrize(
+    ("uid", "mode", "size"), [(0, 0, 0), (1000, 0o7777, 3), (0xFFFF_FFFE, 0o644, 1 << 62)]
+)
+def test_the_original_of_any_owner_mode_and_size_is_kept(read: Read, uid: int, mode: int, size: int) -> None:
+    before = replace(THEIRS, uid=uid, gid=uid, mode=mode, size=size)
     owned = {path: replace(each, before=before) for path, each in OWNED.owned.items()}
     assert read(replace(OWNED, owned=owned)).record.owned == owned
 

@@ -24,7 +24,7 @@ from tests.lib.throwaway.standins.cri_resmgr import read_line
 
 UP_SECONDS = float(SETTINGS["guardSeconds"]) + 60.0  # of one without the relay, on a busy machine
 _DYING_SECONDS = 60.0
-_SILENT_SECONDS = 30.0
+_SILENT_SECONDS = 30.0  # for an answer of the relay, on a busy machine
 _UNITS = (UNIT, PROXY)
 
 Cut = Callable[[Node], str]

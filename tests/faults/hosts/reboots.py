@@ -44,8 +44,8 @@ class PowerCut:
         for _ in range(self.boots):
             node.host.kill()
             node.host.boot(wait=False)
-            relay.add(expect_up(node, UP_SECONDS, crashes=way.proxy_crashes))
-        assert way.proxy_crashes or len(relay) == 1, "the second boot has ended on another endpoint"
+            relay.add(expect_up(node, UP_SECONDS, crashes=way.fails))
+        assert way.fails or len(relay) == 1, "the second boot has ended on another endpoint"
         way.mend(node, self.number)
         ended = converge(node, way.then)
         assert ended in ("changed", "nothing"), f"the next run: {ended}"

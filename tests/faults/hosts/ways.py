@@ -77,13 +77,8 @@ class Way:
         return self.kubelet != _ANY
 
     @property
-    def proxy_crashes(self) -> bool:
-        """Whether one that crashes may be installed when the run is cut off."""
-        return self.fails or self.spoil is not None
-
-    @property
     def fails(self) -> bool:
-        """Whether the run fails by itself, if nobody cuts it off."""
+        """Whether the run fails by itself, if nobody cuts it off: its proxy crashes."""
         return bool(self.since)
 
 

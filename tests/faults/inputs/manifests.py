@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import yaml
 from hypothesis import strategies as st
 
 from installer.manifests import ManifestOptions, render_manifests
 from tests.faults.inputs.texts import every_value, hostile_text, spoilt
 from tests.faults.inputs.trial import Trial, end_of
+from tests.lib import yamltext
 
 _IMAGE = "registry.example.org/installer:1"
 _VALUES = (
@@ -103,8 +103,7 @@ def _check_provider_config(content: bytes, directory: Path) -> str:
 
 
 def _read(stream: str) -> list[dict[str, Any]]:
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    return [each for each in yaml.load_all(stream, loader) if each]
+    return [each for each in yamltext.load_all(stream) if each]
 
 
 def _check_texts(texts: tuple[str, str, str], directory: Path) -> str:
