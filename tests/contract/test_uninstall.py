@@ -87,7 +87,10 @@ class World:
         return connect_with(self.server.kubeconfig().encode())
 
     def emit(self, event: Event) -> None:
+        """The nodes are done with a removal before the first look at it, which else might find them at work."""
         self.events.append(event)
+        if event.kind == "uninstall.removal":
+            self.fleet.rest()
 
     def uninstall(self, asked: UninstallOptions = UninstallOptions(), api: Any = None) -> None:  # noqa: B008 - frozen
         """Time passes only while the nodes have nothing to do."""
