@@ -87,7 +87,7 @@ class World:
         return connect_with(self.server.kubeconfig().encode())
 
     def emit(self, event: Event) -> None:
-        """The nodes are done with a removal before the first look at it, which else might find them at work."""
+        """The nodes finish a removal before the first look at it, which might find them at work otherwise."""
         self.events.append(event)
         if event.kind == "uninstall.removal":
             self.fleet.rest()
