@@ -254,7 +254,7 @@ class _Worker:
             self._check_stopped(step, error)
             raise
         if result != "done":
-            raise self._failure(step.target, f"systemd could not start it: the job ended as '{result}'")
+            raise self._job_failure(step.target, "start", result)
 
     def _time_left(self, bound: float) -> float:
         """How long the proxy may take now: `bound`, or what is left of it if kubelet has been hanging on
@@ -342,8 +342,14 @@ class _Worker:
             self._downtime.begin(kubelet_hangs=self._limits.hanging)
         result = self._host.systemd.stop(step.target, _STOP_TIMEOUT)
         if result != "done":
-            raise self._failure(step.target, f"systemd could not stop it: the job ended as '{result}'")
+            raise self._job_failure(step.target, "stop", result)
         self._host.systemd.reset_failed(step.target)
+
+    def _job_failure(self, unit: str, verb: str, result: str) -> StepFailedError:
+        """Only somebody else who stops or starts the unit meanwhile cancels a job."""
+        error = self._failure(unit, f"systemd could not {verb} it: the job ended as '{result}'")
+        error.interfered = result == "canceled"
+        return error
 
     def _failure(self, unit: str, why: str) -> StepFailedError:
         self._progress.failed_unit = unit

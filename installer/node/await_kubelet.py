@@ -45,10 +45,18 @@ def await_calm(host: Host, emit: Emit) -> None:
 
 
 def check_steady(before: UnitState, now: UnitState, failure: Failure) -> None:
-    """Raises `failure` unless the same process is still running."""
-    if now.flapping or not now.main_pid or now.main_pid != before.main_pid:
-        state = f"{now.active_state}/{now.sub_state}, {now.result}"
-        raise failure(now.name, f"it keeps crashing ({state})")
+    """Raises `failure` unless the same process is still running. It is `interfered` if somebody else has
+    restarted or stopped the unit: systemd counts only its own restarts (systemd.service(5), NRestarts)."""
+    if now.main_pid and now.main_pid == before.main_pid and not now.flapping:
+        return
+    state, meanwhile = f"{now.active_state}/{now.sub_state}, {now.result}", ""
+    if now.main_pid and not now.flapping and now.n_restarts <= before.n_restarts:
+        meanwhile = "somebody else restarted it"
+    elif now.active_state == "inactive" and now.result == "success":
+        meanwhile = "somebody else stopped it"
+    error = failure(now.name, f"{meanwhile or 'it keeps crashing'} ({state})")
+    error.interfered = bool(meanwhile)
+    raise error
 
 
 class KubeletStart:

@@ -281,7 +281,7 @@ def test_proxy_that_dies_while_kubelet_restarts_is_no_proxy_to_leave_kubelet_on(
     fake.healthz.healthy = False
 
     def restart(_method: str, unit: UnitState) -> tuple[str, UnitState]:
-        fake.systemd.units[proxy.name] = replace(proxy, main_pid=9)
+        fake.systemd.units[proxy.name] = replace(proxy, n_restarts=1, main_pid=9)
         started = fake.systemd.started(unit)
         return "done", started if survives else replace(started, main_pid=0, sub_state="auto-restart")
 

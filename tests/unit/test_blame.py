@@ -5,7 +5,9 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -140,6 +142,41 @@ def test_a_version_whose_steps_all_succeed_is_verified(
         reconcile(Request(Mode.INSTALL, SETTINGS, payload), node.fake.host, silent)
     assert ended.value.remembered is blamed
     assert node.read(paths.FALLBACK_CONFIG) != b"edited\n"
+
+
+@rule("R8")
+@pytest.mark.parametrize(
+    ("job", "settling", "why", "blamed"),
+    [
+        ("canceled", {}, "the job ended as 'canceled'", False),
+        ("done", {"main_pid": 9}, "somebody else restarted it", False),
+        ("done", {"main_pid": 9, "n_restarts": 1}, "it keeps crashing", True),
+        ("done", {"main_pid": 0, "active_state": "inactive", "sub_state": "dead"}, "else stopped it", False),
+        ("done", {"main_pid": 0, "active_state": "failed", "result": "signal"}, "it keeps crashing", True),
+        ("done", {"main_pid": 0, "sub_state": "auto-restart", "result": "signal"}, "it keeps crashing", True),
+    ],
+)
+def test_a_version_is_not_blamed_for_what_somebody_else_does_to_its_unit(
+    node: Node, payload: Path, job: str, settling: dict[str, Any], why: str, blamed: bool
+) -> None:
+    release(payload, "two")
+    start = node.systemd.on_job[paths.PROXY_UNIT]
+
+    def settle(_time: float) -> None:
+        node.fake.clock.on_sleep = lambda _time: None
+        node.systemd.units[paths.PROXY_UNIT] = replace(node.systemd.unit(paths.PROXY_UNIT), **settling)
+
+    def begin(method: str, unit: UnitState) -> tuple[str, UnitState]:
+        result, unit = start(method, unit)
+        if method != "restart" or b"two" not in (node.read(paths.BINARY) or b""):
+            return result, unit
+        node.fake.clock.on_sleep = settle
+        return job, unit
+
+    node.systemd.on_job[paths.PROXY_UNIT] = begin
+    with pytest.raises(RolledBackError, match=why) as ended:
+        reconcile(Request(Mode.INSTALL, SETTINGS, payload), node.fake.host, silent)
+    assert ended.value.remembered is blamed
 
 
 @rule("R8")

@@ -88,6 +88,19 @@ def soon(command: str, seconds: float = 0.5) -> Act:
     return shell(f"systemd-run --quiet {timer} {command}")
 
 
+def once_started(unit: str, state: str, command: str) -> Act:
+    """This is done on the node once the run has started the unit and it has come to that state."""
+
+    def act(node: Node) -> None:
+        before = node.host.show(unit, "InvocationID")
+        show = f"systemctl show -p ActiveState -p InvocationID {unit}"
+        come = f"! {show} | grep -q ={before} && {show} | grep -q ={state}$"
+        script = f"until {come}; do sleep 0.05; done; sleep 0.3; {command}"
+        node.host.run("systemd-run", "--quiet", "sh", "-c", script.replace("$", "$$"))
+
+    return act
+
+
 def fault(unit: str, text: str) -> Act:
     """From its next start on the stand-in for `unit` does this; nothing wrong, if empty."""
     return lambda node: node.fault(unit, text)

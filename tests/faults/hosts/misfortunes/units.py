@@ -11,17 +11,54 @@ from tests.faults.hosts.misfortunes.case import (
     both,
     fault,
     nothing,
+    once_started,
     shell,
     unlinked,
     wait_until_healthy,
     written,
 )
-from tests.host.node import PROXY, PROXY_ENVIRONMENT
+from tests.host.node import KUBELET_ENVIRONMENT, PROXY, PROXY_ENVIRONMENT
+from tests.lib.throwaway.kubelet import UNIT
 
 _THEIR_DROP_IN = "/etc/systemd/system/kubelet.service.d/99-theirs.conf"
 _THEIR_UNIT = f"/opt/theirs/{PROXY}"
+_STARTING = f"write {PROXY_ENVIRONMENT}"  # the last line before the proxy's start
+_MOVING = f"write {KUBELET_ENVIRONMENT}"  # the last line before kubelet's
 
 UNITS = (
+    *(
+        Case(
+            f"somebody else {verb}s the proxy while it {does}",
+            both(fault("cri-resmgr", slow), once_started(PROXY, state, f"systemctl {verb} {PROXY}")),
+            both(fault("cri-resmgr", ""), shell(f"systemctl start {PROXY}"), wait_until_healthy),
+            5,
+            (said, "it will be retried"),
+            when=_STARTING,
+            rare=rare,
+        )
+        for verb, does, state, slow, said, rare in (
+            (
+                "stop",
+                "starts",
+                "activating",
+                '{"serveDelaySeconds": 2}',
+                "the job ended as 'canceled'",
+                False,
+            ),
+            ("stop", "settles", "active", "", "somebody else stopped it", True),
+            ("restart", "settles", "active", "", "somebody else restarted it", False),
+        )
+    ),
+    Case(
+        "somebody else restarts kubelet while it settles",
+        once_started(UNIT, "active", f"systemctl restart {UNIT}"),
+        wait_until_healthy,
+        5,
+        ("somebody else restarted it", "it will be retried", "as it was before"),
+        kubelet=Kubelet.OWN,
+        before=Before.BARE,
+        when=_MOVING,
+    ),
     *(
         Case(
             f"a proxy that takes its full time to stop, {verb}",
