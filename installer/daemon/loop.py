@@ -297,7 +297,7 @@ class Daemon:
             self._settle(reader, action, code, f"`{action.value}` could not be started: {error}")
             self._wake = time.monotonic()
             if self._ending:
-                self._loop.quit()
+                self._after_child()
 
     def _resume(self) -> None:
         """Follow a pass that an earlier daemon began and that continues without it."""
@@ -411,7 +411,7 @@ class Daemon:
         """Remove this node. The nodes of a fleet leave some at a time, as far as the time of their pods
         allows: to leave is worth more than to wait for a permit. While it waits, a newer daemon, a pause and
         a dead relay still come first."""
-        again = partial(self._leave, why, until)
+        again, self._removing = partial(self._leave, why, until), False
         snapshot, now = self._look(full=True), time.monotonic()
         decision = self._policy.step(now, snapshot)
         if snapshot.superseded or snapshot.paused:
@@ -420,8 +420,16 @@ class Daemon:
             self._after_child = again
             self._begin(decision, snapshot)
         elif now >= until or may_remove(self._cluster, self._policy, snapshot):
-            self._removing, self._after_child = True, self._loop.quit
+            self._removing, self._after_child = True, partial(self._removed, again)
             self._policy.configuration = replace(self._policy.configuration, mode=Mode.REMOVE)
             self._begin(Decision(Action.REMOVE, why, wants=LEAVE), snapshot)
         else:
             self._loop.after(1.0, again)
+
+    def _removed(self, again: Callable[[], None]) -> None:
+        """End, unless another run held the host's lock: then go on once that may have ended."""
+        wait = self._policy.locked_until - time.monotonic()
+        if wait > 0:
+            self._loop.after(wait, again)
+        else:
+            self._loop.quit()

@@ -111,6 +111,11 @@ class Policy:
         """How often we may restart kubelet now."""
         return max(0, self.configuration.restarts_per_hour - self._used())
 
+    @property
+    def locked_until(self) -> float:
+        """No pass before that time: another run holds the host's lock, or systemd's bus is away."""
+        return self._passes.locked_until
+
     def begun(self, decision: Decision, snapshot: PollSnapshot, *, by_another: bool = False) -> None:
         """The action begins, on what was seen. `ended` follows, even if no child could be started.
         `by_another`: an earlier daemon has begun it, on inputs that are no longer known."""

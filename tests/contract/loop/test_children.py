@@ -225,6 +225,21 @@ def test_how_a_removal_on_evidence_has_ended_is_the_last_word(
     assert scene.path(MODE_FILE).exists() is (phase == "failed")
 
 
+@rule("R13")
+def test_a_removal_on_evidence_outlasts_another_run(scene: Scene) -> None:
+    """A person's `install`, say, holds the host's lock when the DaemonSet is deleted."""
+    scene.settings(remove_on_evidence=True)
+    mark = scene.path("/another-run-has-ended")
+    scene.does(
+        "remove",
+        f"seen = pathlib.Path({str(mark)!r})\nif not seen.exists(): seen.touch(), ends(75)\nconverges(True)",
+    )
+    cluster = Gone()
+    scene.play(lambda: scene.reaches("converged"), cluster)
+    assert scene.begun()[-2:] == ["remove", "remove"]
+    assert cluster.ended_with == "removed"
+
+
 class Leaving(Gone):
     """A fleet that never permits this node to leave. `then` happens while it waits."""
 
