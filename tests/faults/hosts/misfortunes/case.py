@@ -46,7 +46,8 @@ class Case:
     a boot has ended it already. The run exits with `code`, `says` all of these words, leaves kubelet as
     `kubelet`, and, if it was refused or undone, every file but what is below `theirs`, in `seconds`.
     With `boots_sick`, kubelet may be sick after a boot. With `clock`, the run's own clock can be set.
-    `rare`: left out where time is scarce."""
+    With `crashes`, what a cut leaves is a proxy that dies soon after each start. `rare`: left out where time
+    is scarce."""
 
     name: str
     happens: Act
@@ -60,6 +61,7 @@ class Case:
     theirs: tuple[str, ...] = ()
     seconds: float = 30.0
     boots_sick: bool = False
+    crashes: bool = False
     clock: bool = False
     rare: bool = False
 

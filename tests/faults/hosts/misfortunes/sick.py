@@ -177,6 +177,7 @@ PROXIES = (
             (said,),
             kubelet=Kubelet.OWN if "probation" in what and before is Before.BARE else Kubelet.STAYED,
             before=before,
+            crashes="exitAfterSeconds" in faults,
             rare=True,
         )
         for what, faults in _PROXIES

@@ -162,7 +162,7 @@ class Stage:
             self._host.systemctl("is-system-running", "--wait", check=False)
         else:
             try:
-                expect_up(self.node, _UP_SECONDS)
+                expect_up(self.node, _UP_SECONDS, crashes=case.crashes)
             except (AssertionError, HostError) as error:
                 yield f"after a boot: {error}"
         self._make_run_small()
