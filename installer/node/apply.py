@@ -366,6 +366,7 @@ class _Worker:
             self._host.clock.sleep(min(_SETTLE_POLL, left))
             check_steady(unit, self._host.systemd.unit(unit.name), self._failure)
         if not self._relay_answers():
+            check_steady(unit, self._host.systemd.unit(unit.name), self._failure)
             raise self._failure(paths.PROXY_UNIT, "the relay stopped answering")
         self._proxy, self._relay_deadline, self._start_began = unit, 0.0, None
 

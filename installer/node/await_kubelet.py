@@ -47,13 +47,14 @@ def await_calm(host: Host, emit: Emit) -> None:
 def check_steady(before: UnitState, now: UnitState, failure: Failure) -> None:
     """Raises `failure` unless the same process is still running. It is `interfered` if somebody else has
     restarted or stopped the unit: systemd counts only its own restarts (systemd.service(5), NRestarts)."""
-    if now.main_pid and now.main_pid == before.main_pid and not now.flapping:
+    stops, state = now.active_state == "deactivating", f"{now.active_state}/{now.sub_state}, {now.result}"
+    if now.main_pid and now.main_pid == before.main_pid and not (stops or now.flapping):
         return
-    state, meanwhile = f"{now.active_state}/{now.sub_state}, {now.result}", ""
-    if now.main_pid and not now.flapping and now.n_restarts <= before.n_restarts:
-        meanwhile = "somebody else restarted it"
-    elif now.active_state == "inactive" and now.result == "success":
+    meanwhile, starts = "", now.main_pid or now.active_state == "activating"
+    if now.result == "success" and (now.active_state == "inactive" or (stops and now.main_pid)):
         meanwhile = "somebody else stopped it"
+    elif starts and not (stops or now.flapping) and now.n_restarts <= before.n_restarts:
+        meanwhile = "somebody else restarted it"
     error = failure(now.name, f"{meanwhile or 'it keeps crashing'} ({state})")
     error.interfered = bool(meanwhile)
     raise error
@@ -103,8 +104,9 @@ class KubeletStart:
         while (left := settled - self._host.clock.monotonic()) > 0:
             self._host.clock.sleep(min(_SETTLE_POLL, left))
             self._check_relay(proxy)
-            self._check_steady(unit)
-            if self._is_unwell(unit):
+            unwell = self._is_unwell(unit)
+            self._check_steady(unit)  # after that question: somebody may be stopping it
+            if unwell:
                 raise self._failure(name, f"{self._limits.healthz_url} stopped being ok")
         self._check_endpoint(name, unit, relay)
         if relay:
@@ -123,8 +125,9 @@ class KubeletStart:
         """R4: kubelet does not stay on a relay that dies or falls silent while kubelet settles on it."""
         if proxy is None:
             return
+        answers = self._host.cri.answers(paths.RELAY_ENDPOINT)
         self._check_steady(proxy)
-        if not self._host.cri.answers(paths.RELAY_ENDPOINT):
+        if not answers:
             raise self._failure(proxy.name, "the relay stopped answering under kubelet")
 
     def _check_endpoint(self, name: str, unit: UnitState, relay: bool) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import math
 import os
 from collections.abc import Callable
 from dataclasses import replace
@@ -43,6 +44,9 @@ def node(tmp_path: Path, payload: Path) -> Node:
     reconcile(Request(Mode.INSTALL, SETTINGS, payload), node.fake.host, silent)
     return node
 
+
+_STARTS = {"main_pid": 0, "active_state": "activating", "sub_state": "start-pre"}
+_ENDS = {"active_state": "deactivating", "result": "exit-code"}
 
 Spoil = Callable[[Node], None]
 
@@ -152,6 +156,11 @@ def test_a_version_whose_steps_all_succeed_is_verified(
         ("done", {"main_pid": 9}, "somebody else restarted it", False),
         ("done", {"main_pid": 9, "n_restarts": 1}, "it keeps crashing", True),
         ("done", {"main_pid": 0, "active_state": "inactive", "sub_state": "dead"}, "else stopped it", False),
+        ("done", {"active_state": "deactivating", "sub_state": "stop-sigterm"}, "else stopped it", False),
+        ("done", {**_STARTS}, "else restarted it", False),
+        ("done", {**_STARTS, "n_restarts": 1}, "it keeps crashing", True),
+        ("done", {**_ENDS, "sub_state": "stop-sigterm"}, "it keeps crashing", True),
+        ("done", {**_ENDS, "sub_state": "stop-post", "main_pid": 0}, "it keeps crashing", True),
         ("done", {"main_pid": 0, "active_state": "failed", "result": "signal"}, "it keeps crashing", True),
         ("done", {"main_pid": 0, "sub_state": "auto-restart", "result": "signal"}, "it keeps crashing", True),
     ],
@@ -177,6 +186,50 @@ def test_a_version_is_not_blamed_for_what_somebody_else_does_to_its_unit(
     with pytest.raises(RolledBackError, match=why) as ended:
         reconcile(Request(Mode.INSTALL, SETTINGS, payload), node.fake.host, silent)
     assert ended.value.remembered is blamed
+
+
+@rule("R8")
+@pytest.mark.parametrize(
+    ("unit", "moves"), [(KUBELET, True), (paths.PROXY_UNIT, True), (paths.PROXY_UNIT, False)]
+)
+def test_nor_for_the_silence_of_what_somebody_else_is_stopping(
+    node: Node, payload: Path, unit: str, moves: bool
+) -> None:
+    """It is stopped after its unit was looked at, and before it is asked for its health."""
+    if moves:
+        reconcile(Request(Mode.REMOVE, SETTINGS, None), node.fake.host, silent)
+    release(payload, "two")
+    clock, fake = node.fake.clock, node.fake
+
+    def stop() -> None:
+        clock.on_sleep = lambda _time: None
+        state = replace(node.systemd.unit(unit), active_state="deactivating", sub_state="stop-sigterm")
+        node.systemd.units[unit] = state
+
+    def asked(answer: Callable[[], Any], silence: Any) -> Callable[[], Any]:
+        def ask() -> Any:
+            if clock.time < last:
+                return answer()
+            stop()
+            return silence
+
+        return ask
+
+    last, step = math.inf, "await-kubelet" if moves else "await-relay"
+    fake.healthz.healthy = asked(node.kubelet_healthy, False) if unit == KUBELET else node.kubelet_healthy
+    if unit != KUBELET:
+        fake.cri.sockets[paths.RELAY_ENDPOINT] = asked(lambda: CONTAINERD, "no answer")
+
+    def emit(event: Event) -> None:
+        nonlocal last, step
+        if event.kind == "rollback.started":
+            last, step = math.inf, ""
+        if (event.kind, event.data.get("step")) == ("step.started", step):
+            last = clock.time + 0.5
+
+    with pytest.raises(RolledBackError, match="somebody else stopped it") as ended:
+        reconcile(Request(Mode.INSTALL, SETTINGS, payload), fake.host, emit)
+    assert not ended.value.remembered
 
 
 @rule("R8")
