@@ -36,7 +36,7 @@ from installer.node.adoption import (
     forget_old,
     set_aside_cache,
 )
-from installer.node.await_kubelet import KubeletStart, await_calm, check_steady
+from installer.node.await_kubelet import KubeletStart, await_calm, check_steady, failure_of
 from installer.node.await_proxy import (
     TOO_LONG,
     Activity,
@@ -353,7 +353,7 @@ class _Worker:
 
     def _failure(self, unit: str, why: str) -> StepFailedError:
         self._progress.failed_unit = unit
-        return StepFailedError(f"{unit}: {why}")
+        return failure_of(unit, why)
 
     def _await_relay(self, step: Step) -> None:
         """R4: the relay has to answer CRI Version and Status, and keep answering, before kubelet may use

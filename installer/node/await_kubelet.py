@@ -23,6 +23,11 @@ Failure = Callable[[str, str], StepFailedError]
 """(unit, why) -> the error that names both."""
 
 
+def failure_of(unit: str, why: str) -> StepFailedError:
+    """See Failure."""
+    return StepFailedError(f"{unit}: {why}")
+
+
 def await_calm(host: Host, emit: Emit) -> None:
     """Before a restart of kubelet, wait until it has started the containers that it is about to start: an
     interrupted start leaves them behind in the runtime. Ends after some seconds, or if the relay is

@@ -16,6 +16,7 @@ from installer.model.limits import ANSWER_SECONDS, Limits
 from installer.model.plan import Plan
 from installer.model.proxy import WHILE_HANGING, longest_start, patience
 from installer.node.apply import apply_plan
+from installer.node.await_kubelet import check_steady, failure_of
 from installer.node.diff import diff
 from installer.node.run import Progress, Run
 from installer.node.snapshot import refresh
@@ -64,7 +65,12 @@ def converge(
     if plan.steps and plan.parts:
         _claim(plan, snapshot, run)
     apply_plan(plan, run.host, limits, run.emit, progress)
-    return _verify(plan, snapshot, run, healthy=healthy) if plan.parts else snapshot
+    after = _verify(plan, snapshot, run) if plan.parts else snapshot
+    if healthy and after.kubelet.unwell:
+        if not progress.moved_kubelet:  # then somebody else may have
+            check_steady(snapshot.kubelet.unit, after.kubelet.unit, failure_of)
+        raise failure_of(plan.kubelet_unit, "it is not healthy")
+    return after
 
 
 def _claim(plan: Plan, snapshot: HostSnapshot, run: Run) -> None:
@@ -77,7 +83,7 @@ def _claim(plan: Plan, snapshot: HostSnapshot, run: Run) -> None:
         run.emit(Event("edit.kept", f"the edited file was kept: {edit}", {"kept": edit}))
 
 
-def _verify(plan: Plan, snapshot: HostSnapshot, run: Run, *, healthy: bool) -> HostSnapshot:
+def _verify(plan: Plan, snapshot: HostSnapshot, run: Run) -> HostSnapshot:
     """An empty diff *is* done."""
     try:
         after = refresh(snapshot, run.host, run.settings, run.store.record, ANSWER_SECONDS)
@@ -92,6 +98,4 @@ def _verify(plan: Plan, snapshot: HostSnapshot, run: Run, *, healthy: bool) -> H
     if left:
         message = f"the host still differs from what was applied: {'; '.join(left.describe())}"
         raise StepFailedError(message, interfered=bool(left.files))
-    if healthy and after.kubelet.unwell:
-        raise StepFailedError(f"{plan.kubelet_unit} is not healthy")
     return after

@@ -233,6 +233,32 @@ def test_nor_for_the_silence_of_what_somebody_else_is_stopping(
 
 
 @rule("R8")
+@pytest.mark.parametrize(("crashes", "why"), [(0, "somebody else restarted it"), (1, "it keeps crashing")])
+def test_nor_for_a_kubelet_that_somebody_else_has_just_restarted(
+    node: Node, payload: Path, crashes: int, why: str
+) -> None:
+    """The version needs no restart of kubelet, which is starting when all is verified."""
+    release(payload, "two")
+    step = "await-relay"
+
+    def emit(event: Event) -> None:
+        nonlocal step
+        if event.kind == "rollback.started":
+            node.fake.healthz.healthy = True
+        if (event.kind, event.data.get("step")) == ("step.done", step):
+            step, node.fake.healthz.healthy = "", False
+            unit = node.systemd.started(node.systemd.unit(KUBELET))
+            process = node.process(KUBELET)
+            assert process is not None
+            node.fake.processes.processes[unit.main_pid] = process
+            node.systemd.units[KUBELET] = replace(unit, n_restarts=crashes)
+
+    with pytest.raises(RolledBackError, match=f"{KUBELET}: {why}") as ended:
+        reconcile(Request(Mode.INSTALL, SETTINGS, payload), node.fake.host, emit)
+    assert ended.value.remembered is bool(crashes)
+
+
+@rule("R8")
 def test_a_full_disk_is_no_fault_of_what_was_to_be_written(node: Node, payload: Path) -> None:
     release(payload, "two")
     full(paths.BINARY)(node)
