@@ -323,7 +323,8 @@ class Policy:
             return self._ask(snapshot, Decision(Action.INSTALL, why, is_return=is_return))
         if not snapshot.permission.fresh:
             return replace(_NOTHING, read_node=True)
-        if not snapshot.hold and not snapshot.on_relay and now >= self._rescue_at:
+        installed = bool(snapshot.proxy.loaded_digest)  # else nothing heeds a hold, and nothing would end it
+        if installed and not snapshot.hold and not snapshot.on_relay and now >= self._rescue_at:
             why = f"{BY_DAEMON}kubelet was restarted {self._used()} times within an hour"
             return Decision(Action.HOLD, why)
         return _NOTHING

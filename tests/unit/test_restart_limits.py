@@ -10,8 +10,12 @@ import pytest
 from installer.daemon.configuration import Configuration
 from installer.daemon.decision import Action
 from installer.daemon.policy import HOUR, Policy
+from installer.inputs.load import Request
 from installer.model import paths
-from installer.model.event import WAITING
+from installer.model.event import WAITING, silent
+from installer.model.host import UnitState
+from installer.model.names import Mode
+from installer.node.reconcile import reconcile
 from tests.faults.disks.node import KUBELET
 from tests.lib.passes import LONG, UNSURE, WatchedNode
 from tests.lib.rules import rule
@@ -131,6 +135,41 @@ def test_a_good_proxy_that_is_slow_to_come_back_does_not_bring_kubelet_back_once
     assert "is in place again, but kubelet waits on its base endpoint" in str(failure.data["hint"])
     watched.live(HOUR)
     assert watched.moves[:2] == [False, True]
+    assert watched.policy.state.phase == "converged"
+
+
+@rule("R8")
+def test_a_first_installation_that_somebody_else_disturbs_is_tried_again_within_the_limit(
+    tmp_path: Path,
+) -> None:
+    """Each time kubelet settles on the relay somebody else restarts it, so that it returns to its base."""
+    watched = Daemon(tmp_path)
+    node, clock = watched.node, watched.node.fake.clock
+    reconcile(Request(Mode.REMOVE, watched.settings, None), node.fake.host, silent)
+    watched.restarts.clear()
+    move, wait = node.systemd.on_job[KUBELET], clock.on_sleep
+
+    def disturb(time: float) -> None:
+        wait(time)
+        clock.on_sleep = wait
+        process = node.process(KUBELET)
+        assert process is not None
+        unit = node.systemd.units[KUBELET] = node.systemd.started(node.systemd.unit(KUBELET))
+        node.fake.processes.processes[unit.main_pid] = process
+
+    def restart(method: str, unit: UnitState) -> tuple[str, UnitState]:
+        done = move(method, unit)
+        clock.on_sleep = disturb if watched.moves[-1] else wait
+        return done
+
+    node.systemd.on_job[KUBELET] = restart
+    watched.live(HOUR - 60)
+    assert watched.moves == [True, False, True, False]  # the way off the relay is always open
+    assert watched.policy.state.phase == "limited"
+    assert node.read(paths.HOLD) is None
+    node.systemd.on_job[KUBELET] = move
+    watched.live(HOUR)
+    assert watched.moves[4:] == [True]
     assert watched.policy.state.phase == "converged"
 
 
