@@ -321,8 +321,9 @@ class RecordStore:
                 self._files.sync(directory)
 
     def close_removed(self, *, undone: bool = False) -> None:
-        """Delete what is left: empty directories, then the record, then what it refers to. `undone`: keep
-        directories that were there before. Kept edits stay; otherwise nothing remains."""
+        """Delete what is left: empty directories, then the record, then what it refers to. `undone`: after a
+        first install or a takeover was undone, keep directories that were there before, and of the record
+        the failures. Kept edits stay; otherwise nothing remains."""
         files = self._files
         tuple(self._set_aside())
         self._settle()
@@ -332,22 +333,13 @@ class RecordStore:
                 files.remove_empty_directory(directory)
         files.remove(paths.HOLD)
         # Before the originals: after a crash here, an install must not rely on what is gone.
-        files.remove(paths.RECORD)
+        if undone and self.record.failed:
+            record = Record(machine_id=self.record.machine_id, hostname=self.record.hostname)
+            self._save(replace(record, failed=self.record.failed))
+        else:
+            files.remove(paths.RECORD)
         files.remove_tree(paths.OBJECTS)
         files.remove_empty_directory(paths.OUR_STATE)
-
-    def close_as_before(self) -> None:
-        """After a first install or a takeover was undone: nothing is owned, and only the failure is
-        remembered."""
-        record = Record(
-            machine_id=self.record.machine_id,
-            hostname=self.record.hostname,
-            failed=self.record.failed,
-        )
-        self.close_removed(undone=True)
-        if record.failed:
-            self._make_own_directories()
-            self._save(record)
 
 
 def _set_aside_path(name: str) -> str:

@@ -240,7 +240,7 @@ def _close(target: Desired, run: Run) -> StepFailedError | None:
     true. So an error while writing it is returned, not raised."""
     try:
         if target.proxy is None or is_earlier(run.store.record):
-            run.store.close_as_before()
+            run.store.close_removed(undone=True)
         else:
             run.store.close_as_good()
     except OSError as error:

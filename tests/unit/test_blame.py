@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -306,3 +307,38 @@ def test_the_last_fatal_line_of_what_failed_is_in_the_message(node: Node, payloa
     with pytest.raises(RolledBackError) as ended:
         reconcile(Request(Mode.INSTALL, SETTINGS, payload), node.fake.host, silent)
     assert "cannot open the device" in ended.value.message.splitlines()[0]
+
+
+class Killed(BaseException):
+    """The run ends, and nothing of it goes on."""
+
+
+@rule("R7", "R8")
+def test_a_run_that_is_killed_while_it_closes_the_record_does_not_forget_what_it_blames(
+    tmp_path: Path, payload: Path
+) -> None:
+    release(payload, "two", works=False)
+    asked = Request(Mode.INSTALL, SETTINGS, payload)
+    for last in itertools.count():
+        root = tmp_path / f"node-{last}"
+        root.mkdir()
+        build(bare_node(), root)
+        node = Node(root, Careless())
+        closes = itertools.count()
+
+        def fail(_method: str, _path: str, last: int = last, closes: Iterator[int] = closes) -> None:
+            if next(closes) == last:
+                raise Killed
+
+        def emit(event: Event, node: Node = node, fail: Callable[[str, str], None] = fail) -> None:
+            if event.kind == "rollback.started":
+                node.fake.files.fail = fail
+
+        try:
+            reconcile(asked, node.fake.host, emit)
+        except Killed:
+            assert node.read(paths.RECORD) is not None
+        except RolledBackError:
+            break
+    assert inspect(asked, node.fake.host).remembered_failure
+    assert last > 10
