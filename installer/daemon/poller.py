@@ -259,7 +259,16 @@ class Poller:
             return b""
 
     def _hold(self) -> str:
-        return read_hold(lambda path: self._read(path) if self._files.status(path) is not None else None)
+        """Anything there holds, as for the guard, to which a broken disk shows none either."""
+        return read_hold(lambda path: self._read(path) if self._is_there(path) else None)
+
+    def _is_there(self, path: str) -> bool:
+        try:
+            return self._files.status(path, follow=True) is not None
+        except (InstallerError, OSError) as error:
+            if isinstance(error, OSError) and is_shortage(error):
+                raise
+            return False
 
     def _runtime_answers(self) -> bool:
         """Whether the runtime behind the relay answers. Its endpoint is unknown if the proxy's environment is

@@ -213,7 +213,7 @@ class _Worker:
             progress.journal_from = self._host.journal.cursor()
         progress.moved_kubelet = True
         progress.restarts_left -= 1
-        self._host.files.remove(paths.RELAY_FAILURES)  # the relay has answered: reset the guard's count
+        self._host.files.remove_tree(paths.RELAY_FAILURES)  # the relay has answered: reset the guard's count
         self._emit(Event(KUBELET_RESTART, f"restarting {step.target}"))
         self._start(step, self._limits.guard + self._limits.kubelet_start + JOB_SLACK, at_once=at_once)
         if self._leaving:

@@ -34,7 +34,7 @@ def restore(files: Files, step: Step) -> None:
 
 def clear_hold(files: Files) -> None:
     for path in paths.HOLDS:
-        files.remove(path)
+        files.remove_tree(path)  # whatever somebody has put there
 
 
 def write_hold(plan: Plan, files: Files, emit: Emit, step: Step) -> None:

@@ -331,7 +331,7 @@ class RecordStore:
         for directory in sorted(self.record.going(Goes.EMPTY), reverse=True):  # innermost first
             if not (undone and self.record.owned[directory].was_there):
                 files.remove_empty_directory(directory)
-        files.remove(paths.HOLD)
+        files.remove_tree(paths.HOLD)
         # Before the originals: after a crash here, an install must not rely on what is gone.
         if undone and self.record.failed:
             record = Record(machine_id=self.record.machine_id, hostname=self.record.hostname)

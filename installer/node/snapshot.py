@@ -8,7 +8,9 @@ from __future__ import annotations
 import posixpath
 import re
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 
 from installer.errors import InstallerError, UnservableHostError
 from installer.host.kubelet_files import configuration_files, matching
@@ -99,7 +101,7 @@ def read_units(host: Host, settings: Settings) -> HostSnapshot:
     return HostSnapshot(
         proxy=ProxySnapshot(proxy, _main_process(host, proxy)),
         kubelet=KubeletSnapshot(kubelet, _main_process(host, kubelet)),
-        hold=read_hold(host.files.read),
+        hold=read_hold(partial(_read_hold, host.files)),
     )
 
 
@@ -222,6 +224,13 @@ def _exists(files: Files, path: str) -> bool:
         return files.status(path) is not None
     except UnservableHostError:  # a link leads out of the host root, so none of our files can be there
         return False
+
+
+def _read_hold(files: Files, path: str) -> bytes | None:
+    """Anything at the path of a hold holds, as for the guard, to which a broken disk shows none either."""
+    with suppress(OSError, UnservableHostError):
+        return _read_small(files, path) if files.status(path, follow=True) is not None else None
+    return None
 
 
 def _read_pause(files: Files) -> str:

@@ -10,6 +10,7 @@ import subprocess  # the subject of one test is a process: what it has imported
 import sys
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -398,6 +399,22 @@ def test_pause_and_hold_are_seen(poller: Poller, files: RootedFiles) -> None:
     assert (poller.look().paused, poller.look().hold) == (True, "because")
     write(files.root, paths.HOLD, "")
     assert poller.look().hold == "no reason given"
+
+
+@rule("R4")
+def test_a_hold_on_a_broken_disk_does_not_blind_the_daemon(
+    poller: Poller, files: RootedFiles, mocker: Any
+) -> None:
+    status = files.status
+
+    def look(path: str, *, follow: bool = False) -> os.stat_result | None:
+        if path == paths.HOLD:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return status(path, follow=follow)
+
+    mocker.patch.object(files, "status", look)
+    seen = poller.look()
+    assert (seen.blind, seen.hold) == ("", "")
 
 
 def test_kubelets_own_command_line_says_whether_it_is_on_the_relay(

@@ -6,6 +6,7 @@ import errno
 import os
 import struct
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -488,6 +489,45 @@ def test_a_pause_counts_for_people_too(
 @pytest.mark.parametrize("memory", [b"", b"{torn", b"[]", b'{"paused": false}', b'{"paused": "yes"}'])
 def test_what_the_api_server_has_not_said_is_no_pause(memory: bytes) -> None:
     assert not why_paused(None, memory)
+
+
+@pytest.mark.parametrize("place", paths.HOLDS)
+def test_whatever_is_at_the_path_of_a_hold_holds(node: Node, payload: Path, place: str) -> None:
+    """A directory, as for the guard, though no run would make one."""
+    assert install(node, payload)
+    odd = node.fake.root / place[1:]
+    (odd / "in it").mkdir(parents=True)
+    node.systemd.restart(KUBELET, 0)
+    with pytest.raises(KubeletKeptError, match="no reason given"):
+        install(node, payload, unattended=True)
+    assert install(node, payload)
+    assert (odd.exists(), node.on_relay) == (False, True)
+    odd.mkdir(parents=True)
+    remove(node, payload)
+    assert not odd.exists()
+
+
+@rule("R4")
+def test_neither_a_broken_disk_nor_what_is_in_the_way_keep_a_rescue_from_its_work(
+    node: Node, payload: Path, mocker: Any
+) -> None:
+    assert install(node, payload)
+    (node.fake.root / paths.RELAY_FAILURES[1:]).mkdir(parents=True)
+    status, read = node.fake.files.status, node.fake.files.read
+    broken = OSError(errno.EIO, os.strerror(errno.EIO))
+
+    def sick(right: Callable[..., Any]) -> Callable[..., Any]:
+        def look(path: str, *more: Any, **named: Any) -> Any:
+            if path == paths.HOLD:
+                raise broken
+            return right(path, *more, **named)
+
+        return look
+
+    mocker.patch.object(node.fake.files, "status", sick(status))
+    mocker.patch.object(node.fake.files, "read", sick(read))
+    hold_kubelet(SETTINGS, node.fake.host, silent, f"{hold.BY_DAEMON}the relay is silent", restart=True)
+    assert not node.on_relay
 
 
 def test_a_rescue_keeps_the_reason_of_a_person(held: Node) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import threading
@@ -144,6 +145,20 @@ def test_a_hold_without_a_line_end_or_a_reason_holds(node: Node) -> None:
     for content in ("", "one line without an end"):
         node.hold.write_text(content)
         assert f"held: {content or 'no reason given'}" in node.guard("compose").stdout
+
+
+@rule("R12")
+@pytest.mark.parametrize("name", ["hold", "relay-failures"])
+def test_what_is_no_file_delays_no_kubelet(node: Node, name: str) -> None:
+    """Who opens a FIFO waits for its other end."""
+    node.serve()
+    node.run.mkdir(parents=True)
+    os.mkfifo(node.run / name)
+    began = time.monotonic()
+    done = node.guard("compose")
+    assert elapsed(began) < SOON
+    assert done.returncode == 0
+    assert node.composed.exists() is (name != "hold")
 
 
 @rule("R12")

@@ -319,7 +319,7 @@ class _Systemd(FakeSystemd):
         guard = (node.read(paths.GUARD) or b"").startswith(b"#!/bin/sh\n")
         pre = self.detail(KUBELET).exec_start_pre
         flag = variables.get("CRI_RESMGR_GUARD_FLAG", "")
-        held = any(node.read(path) is not None for path in paths.HOLDS)
+        held = any(os.path.exists(f"{node.fake.root}{path}") for path in paths.HOLDS)
         if flag and guard and pre and not held and node.proxy_runs:
             argv = (*argv, flag)
         node.fake.processes.processes[unit.main_pid] = ProcessState(unit.main_pid, argv, variables)
