@@ -252,7 +252,8 @@ class SocketCri:
     @contextmanager
     def _channel(self, endpoint: str, timeout: float, *, renewed: bool = False) -> Iterator[Call]:
         """A connection whose calls end `timeout` seconds from now or, if `renewed`, from the last answer.
-        Raises StepFailedError for whatever fails in the block."""
+        Raises StepFailedError for whatever fails in the block: who does not answer is no version's fault,
+        except for the relay, whose silence those who wait for it judge."""
         path = normalise_endpoint(endpoint)
         if not path.startswith("/"):
             raise StepFailedError(f"{endpoint}: not a unix socket", "CRI is served at a unix:// endpoint")
@@ -265,15 +266,15 @@ class SocketCri:
         except (FileNotFoundError, NotADirectoryError):
             where = f"{str(self._files.root).rstrip('/')}{path}"
             raise StepFailedError(
-                f"{endpoint}: no socket at {where}", "is the container runtime running?"
+                f"{endpoint}: no socket at {where}", "is the container runtime running?", interfered=True
             ) from None
         except CallError as error:
             raise StepFailedError(
-                f"{endpoint}: {error}", "is the container runtime running, with CRI v1?"
+                f"{endpoint}: {error}", "is the container runtime running, with CRI v1?", interfered=True
             ) from error
         except (OSError, ValueError) as error:
             remedy = remedy_for(error) if isinstance(error, OSError) else ""
-            raise StepFailedError(f"{endpoint}: {error}", remedy) from error
+            raise StepFailedError(f"{endpoint}: {error}", remedy, interfered=True) from error
 
 
 def _unstarted(listed: Fields) -> UnstartedContainer:

@@ -159,8 +159,9 @@ def test_anything_else_is_none(served: Callable[[bytes | None], Cri], answer: by
 
 def test_a_call_to_nobody_fails_with_the_reason(served: Callable[[bytes | None], Cri]) -> None:
     cri = served(None)
-    with pytest.raises(StepFailedError, match="no socket"):
+    with pytest.raises(StepFailedError, match="no socket") as failure:
         cri.status("unix:///run/r.sock")
+    assert failure.value.interfered
     with pytest.raises(StepFailedError, match="no socket"):
         cri.containers("unix:///run/r.sock")
 
@@ -169,8 +170,9 @@ def test_a_call_to_nobody_fails_with_the_reason(served: Callable[[bytes | None],
 def test_a_call_to_the_silent_has_a_deadline(tmp_path: Path) -> None:
     world = real(b"", tmp_path)
     started = time.monotonic()
-    with pytest.raises(StepFailedError, match="Version"):
+    with pytest.raises(StepFailedError, match="Version") as failure:
         next(world).status("unix:///run/r.sock", timeout=0.5)
+    assert failure.value.interfered
     assert time.monotonic() - started < 60
     assert next(world, None) is None
 

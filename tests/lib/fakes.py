@@ -262,7 +262,7 @@ class FakeCri:
     def status(self, endpoint: str, timeout: float = ANSWER_SECONDS) -> RuntimeStatus:
         self.calls.append(Call("status", endpoint))
         if self.seconds > timeout:
-            raise StepFailedError(f"{endpoint}: deadline exceeded")
+            raise StepFailedError(f"{endpoint}: deadline exceeded", interfered=True)
         return self._status(endpoint)
 
     def containers(self, endpoint: str, timeout: float = 10.0) -> tuple[RunningContainer, ...]:
@@ -300,7 +300,7 @@ class FakeCri:
     def _status(self, endpoint: str) -> RuntimeStatus:
         who = self._who(endpoint)
         if isinstance(who, str):
-            raise StepFailedError(f"{endpoint}: {who}")
+            raise StepFailedError(f"{endpoint}: {who}", interfered=True)
         return who
 
     def _who(self, endpoint: str) -> RuntimeStatus | str:

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from installer.errors import RolledBackError
+from installer.host.ports import RuntimeStatus
 from installer.inputs.load import Request
 from installer.model import paths
 from installer.model.event import Event, silent
@@ -257,6 +258,29 @@ def test_nor_for_a_kubelet_that_somebody_else_has_just_restarted(
     with pytest.raises(RolledBackError, match=f"{KUBELET}: {why}") as ended:
         reconcile(Request(Mode.INSTALL, SETTINGS, payload), node.fake.host, emit)
     assert ended.value.remembered is bool(crashes)
+
+
+@rule("R8")
+@pytest.mark.parametrize("step", ["adopt", "check-weights"])
+def test_nor_for_a_runtime_that_is_away_for_one_call(
+    node: Node, payload: Path, tmp_path: Path, step: str
+) -> None:
+    """It answers again when the rollback asks it."""
+    (tmp_path / "configs").mkdir()
+    places = "policy:\n  Active: topology-aware\n  ReservedResources:\n    CPU: 750m\n"
+    (tmp_path / "configs/fallback.cfg").write_text(places)
+
+    def runtime() -> RuntimeStatus | str:
+        node.fake.cri.sockets[RUNTIME] = CONTAINERD
+        return "no socket"
+
+    def emit(event: Event) -> None:
+        if (event.kind, event.data.get("step")) == ("step.started", step):
+            node.fake.cri.sockets[RUNTIME] = runtime
+
+    with pytest.raises(RolledBackError, match="no socket") as ended:
+        reconcile(Request(Mode.INSTALL, SETTINGS, payload, tmp_path / "configs"), node.fake.host, emit)
+    assert not ended.value.remembered
 
 
 @rule("R8")
