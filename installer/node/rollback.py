@@ -294,9 +294,9 @@ def _blame(assessment: Assessment, failure: StepFailedError, run: Run) -> bool:
         return False
     try:
         pid = run.host.systemd.unit(assessment.plan.kubelet_unit).main_pid
-    except InstallerError:
-        return False
-    if run.host.healthz.ask(run.settings.kubelet.healthz_url, pid) is not Health.OK:
+        if run.host.healthz.ask(run.settings.kubelet.healthz_url, pid) is not Health.OK:
+            return False
+    except (InstallerError, OSError):
         return False
     run.store.blame(desired.generation, failure.message, run.host.clock)
     return True

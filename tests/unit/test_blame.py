@@ -69,6 +69,21 @@ def runtime(node: Node) -> None:
     node.fake.cri.sockets[RUNTIME] = "no socket"
 
 
+def shortage(node: Node) -> None:
+    """No descriptor is left to ask for kubelet's health, after the runtime was asked."""
+
+    def ask() -> bool:
+        node.fake.healthz.healthy = True
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    def answer() -> RuntimeStatus:
+        node.fake.cri.sockets[RUNTIME] = CONTAINERD
+        node.fake.healthz.healthy = ask
+        return CONTAINERD
+
+    node.fake.cri.sockets[RUNTIME] = answer
+
+
 def full(path: str) -> Spoil:
     def fail(method: str, where: str) -> None:
         if method == "write" and where == path:
@@ -89,6 +104,7 @@ def full(path: str) -> Spoil:
         (nothing, runtime, nothing, False),  # it is back before the rollback
         (nothing, nothing, kubelet, False),
         (nothing, nothing, runtime, False),
+        (nothing, nothing, shortage, False),
         (nothing, nothing, full(paths.RECORD), False),  # what is not recorded is not reported
     ],
 )
