@@ -340,7 +340,11 @@ class _Worker:
         self._progress.moved_proxy = True
         if self._plan.desired.proxy is not None:
             self._downtime.begin(kubelet_hangs=self._limits.hanging)
-        result = self._host.systemd.stop(step.target, _STOP_TIMEOUT)
+        try:
+            result = self._host.systemd.stop(step.target, _STOP_TIMEOUT)
+        except SystemdError as error:
+            self._check_stopped(step, error)
+            raise
         if result != "done":
             raise self._job_failure(step.target, "stop", result)
         self._host.systemd.reset_failed(step.target)

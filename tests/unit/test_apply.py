@@ -100,15 +100,21 @@ def test_no_start_of_systemds_own_takes_what_is_announced_for_ours(
 
 @rule("R8")
 @pytest.mark.parametrize(("state", "interfered"), [("deactivating", True), ("activating", False)])
-def test_kubelet_that_does_not_stop_in_time_is_no_fault_of_what_was_to_be_started(
-    tmp_path: Path, state: str, interfered: bool
+@pytest.mark.parametrize(
+    ("kind", "part"),
+    [(StepKind.RESTART, Part.KUBELET), (StepKind.STOP, Part.PROXY), (StepKind.RESTART, Part.PROXY)],
+)
+def test_what_does_not_stop_in_time_is_no_fault_of_what_was_to_be_started(
+    tmp_path: Path, kind: StepKind, part: Part, state: str, interfered: bool
 ) -> None:
-    name = "kubelet.service"
+    """A proxy that systemd has restarted is stopped first."""
+    name = "kubelet.service" if part is Part.KUBELET else paths.PROXY_UNIT
     fake = FakeHost(tmp_path)
-    fake.systemd.units[name] = UnitState(name, active_state=state)
+    fake.systemd.units[name] = UnitState(name, active_state=state, n_restarts=part is Part.PROXY)
     fake.systemd.errors["restart", name] = SystemdError(f"systemctl restart {name}: not done after 32 s")
-    plan = Plan(Mode.INSTALL, Desired(), Changes(), name, (Step(StepKind.RESTART, name, Part.KUBELET),))
-    with pytest.raises(StepFailedError, match="not done after 32 s") as failure:
+    fake.systemd.errors["stop", name] = SystemdError(f"systemctl stop {name}: not done after 20 s")
+    plan = Plan(Mode.INSTALL, Desired(), Changes(), name, (Step(kind, name, part),))
+    with pytest.raises(StepFailedError, match="not done after") as failure:
         apply_plan(plan, fake.host, LIMITS, lambda _event: None, Progress())
     assert failure.value.interfered is interfered
     assert ("TimeoutStopUSec" in failure.value.hint) is interfered
