@@ -41,7 +41,7 @@ _WRITTEN: Callable[[os.stat_result], Token] = attrgetter(
 )
 _SHORT_SILENCE = 2.0  # seconds: the proxy restarts, which is not worth reporting yet
 _SLOW = 0.5  # seconds; slower answers may soon come too late. A relay at rest needs 5 ms
-_RUNTIME_FLAG = re.compile(rb"--runtime-socket=([^\s\"']+)")
+_RUNTIME_FLAG = re.compile(rb"--runtime-socket=([^\s\0\"']+)")
 _NO_PROXY, _NO_KUBELET = UnitState(paths.PROXY_UNIT), UnitState("kubelet.service")
 
 
@@ -274,7 +274,7 @@ class Poller:
         """Whether the runtime behind the relay answers. Its endpoint is unknown if the proxy's environment is
         lost: that counts as yes, because kubelet must not stay on a dead relay."""
         match = _RUNTIME_FLAG.search(self._read(paths.PROXY_ENVIRONMENT))
-        return not match or self._answers(paths.normalise_endpoint(match[1].decode()), ANSWER_SECONDS)
+        return not match or self._answers(paths.normalise_endpoint(os.fsdecode(match[1])), ANSWER_SECONDS)
 
     def _answers(self, path: str, seconds: float) -> bool:
         """Raises OSError for lack of descriptors or memory: that is not silence."""

@@ -371,6 +371,10 @@ def test_a_runtime_whose_endpoint_is_lost_is_not_called_dead(files: RootedFiles)
     assert poller.look().runtime
     write(files.root, paths.PROXY_ENVIRONMENT, 'RUNTIME_OPTIONS="--runtime-socket=/run/containerd.sock"')
     assert not poller.look().runtime
+    edited = files.root / paths.PROXY_ENVIRONMENT[1:]
+    for byte in (b"\xff", b"\0"):
+        edited.write_bytes(b"RUNTIME_OPTIONS=--runtime-socket=/run/" + byte + b".sock\n")
+        assert not poller.look().runtime
 
 
 @rule("R15")
