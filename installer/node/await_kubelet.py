@@ -49,6 +49,12 @@ def await_calm(host: Host, emit: Emit) -> None:
         host.clock.sleep(_CALM_POLL)
 
 
+def is_stopped(unit: UnitState) -> bool:
+    """Whether it was stopped by order, or is being stopped. What ends by itself has no main process then."""
+    stops = unit.active_state == "deactivating" and unit.main_pid > 0
+    return unit.result == "success" and (stops or unit.active_state == "inactive")
+
+
 def check_steady(before: UnitState, now: UnitState, failure: Failure) -> None:
     """Raises `failure` unless the same process is still running. It is `interfered` if somebody else has
     restarted or stopped the unit: systemd counts only its own restarts (systemd.service(5), NRestarts)."""
@@ -56,7 +62,7 @@ def check_steady(before: UnitState, now: UnitState, failure: Failure) -> None:
     if now.main_pid and now.main_pid == before.main_pid and not (stops or now.flapping):
         return
     meanwhile, starts = "", now.main_pid or now.active_state == "activating"
-    if now.result == "success" and (now.active_state == "inactive" or (stops and now.main_pid)):
+    if is_stopped(now):
         meanwhile = "somebody else stopped it"
     elif starts and not (stops or now.flapping) and now.n_restarts <= before.n_restarts:
         meanwhile = "somebody else restarted it"

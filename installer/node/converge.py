@@ -16,7 +16,7 @@ from installer.model.limits import ANSWER_SECONDS, Limits
 from installer.model.plan import Plan
 from installer.model.proxy import WHILE_HANGING, longest_start, patience
 from installer.node.apply import apply_plan
-from installer.node.await_kubelet import check_steady, failure_of
+from installer.node.await_kubelet import check_steady, failure_of, is_stopped
 from installer.node.diff import diff
 from installer.node.run import Progress, Run
 from installer.node.snapshot import refresh
@@ -97,5 +97,6 @@ def _verify(plan: Plan, snapshot: HostSnapshot, run: Run) -> HostSnapshot:
     left = diff(plan.desired, after, run.store.record).within(plan.parts)
     if left:
         message = f"the host still differs from what was applied: {'; '.join(left.describe())}"
-        raise StepFailedError(message, interfered=bool(left.files))
+        stopped = any(is_stopped(each.unit) for each in (after.proxy, after.kubelet))
+        raise StepFailedError(message, interfered=bool(left.files) or stopped)
     return after

@@ -25,7 +25,7 @@ from installer.node.reconcile import inspect, reconcile
 from tests.faults.disks.crash import build
 from tests.faults.disks.node import KUBELET, RUNTIME, Node, bare_node
 from tests.faults.disks.recorder import Careless
-from tests.lib.fakes import CONTAINERD
+from tests.lib.fakes import CONTAINERD, failed
 from tests.lib.rules import rule
 from tests.lib.slownode import SETTINGS, release
 
@@ -274,6 +274,28 @@ def test_nor_for_a_kubelet_that_somebody_else_has_just_restarted(
     with pytest.raises(RolledBackError, match=f"{KUBELET}: {why}") as ended:
         reconcile(Request(Mode.INSTALL, SETTINGS, payload), node.fake.host, emit)
     assert ended.value.remembered is bool(crashes)
+
+
+@rule("R8")
+@pytest.mark.parametrize("stopped", [True, False])
+def test_nor_for_a_proxy_that_somebody_else_stops_before_all_is_verified(
+    node: Node, payload: Path, stopped: bool
+) -> None:
+    release(payload, "two")
+    step = "await-relay"
+
+    def emit(event: Event) -> None:
+        nonlocal step
+        if (event.kind, event.data.get("step")) == ("step.done", step):
+            step, unit = "", node.systemd.unit(paths.PROXY_UNIT)
+            node.systemd.units[unit.name] = failed(unit)
+            if stopped:
+                node.systemd.units[unit.name] = unit
+                node.systemd.stop(unit.name, 0)
+
+    with pytest.raises(RolledBackError, match="still differs from what was applied") as ended:
+        reconcile(Request(Mode.INSTALL, SETTINGS, payload), node.fake.host, emit)
+    assert ended.value.remembered is not stopped
 
 
 @rule("R8")
