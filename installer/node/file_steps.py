@@ -48,10 +48,11 @@ def write_hold(plan: Plan, files: Files, emit: Emit, step: Step) -> None:
     try:
         files.make_directory(paths.OUR_STATE, 0o700)
         files.write(step.target, file.content, file.mode)
-    except OSError as error:
+    except (InstallerError, OSError) as error:
         if not (plan.rescues and plan.restarts_kubelet):
             raise
-        failure = failed_on_disk("the hold could not be written", error)
+        what = "the hold could not be written"
+        failure = failed_on_disk(what, error) if isinstance(error, OSError) else error
         emit(Event("warning", failure.message, {"code": "hold-unwritten", "hint": failure.hint}))
         with suppress(InstallerError, OSError):
             files.make_directory(paths.OUR_RUNTIME)

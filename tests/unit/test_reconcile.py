@@ -569,6 +569,18 @@ def test_a_disk_that_takes_no_hold_does_not_keep_kubelet_on_a_dead_relay(
         hold_kubelet(SETTINGS, node.fake.host, silent, "run: not now", restart=False)
 
 
+@rule("R4")
+def test_a_rescue_does_not_need_the_disk_that_our_directory_was_moved_to(node: Node, payload: Path) -> None:
+    """It is not mounted."""
+    assert install(node, payload)
+    ours = node.fake.root / paths.OUR_STATE[1:]
+    ours.rename(node.fake.root / "moved")
+    ours.symlink_to("/data/ours")
+    hold_kubelet(SETTINGS, node.fake.host, silent, "run: the relay is silent", restart=True)
+    assert not node.on_relay
+    assert node.read(paths.HOLDS[1]) is not None
+
+
 def test_a_proxy_restart_that_failed_is_not_called_one(node: Node, payload: Path) -> None:
     assert install(node, payload)
     said: list[Event] = []
