@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from installer.inputs.systemd_syntax import parse_environment_file
-from tests.contract.guard.node import SOON, Node, elapsed, uptime
+from tests.contract.guard.node import FLAG, SOON, Node, elapsed, uptime
 from tests.lib.rules import rule
 
 
@@ -60,6 +60,21 @@ def test_r14_a_start_that_is_not_ours_spares_containers_that_came_past_the_proxy
     assert spares(node), "and no other one"
     (node.run / "containers-unknown").unlink()
     assert not spares(node)
+
+
+@rule("R14")
+@pytest.mark.parametrize("why", ["failed on the relay 2 times", "has an open quote", "names no variable"])
+def test_r14_whatever_keeps_kubelet_off_the_relay_containers_may_come_past_the_proxy(
+    node: Node, why: str
+) -> None:
+    cached(node)
+    node.serve()
+    assert not spares(node)
+    node.run.mkdir(exist_ok=True)
+    (node.run / "relay-failures").write_text("2\n" if "failed" in why else "0\n")
+    base, flag = "--v='2" if "quote" in why else "--v=2", "" if "variable" in why else FLAG
+    assert why in node.guard("compose", base, CRI_RESMGR_GUARD_FLAG=flag).stdout
+    assert spares(node)
 
 
 @rule("R14")
