@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import replace
 
 from installer.errors import (
     InstallerError,
     InvalidInputError,
+    KubeletKeptError,
     RolledBackError,
     UnservableHostError,
 )
@@ -40,6 +42,10 @@ def reconcile(request: Request, host: Host, emit: Emit) -> bool:
             run, inputs, assessment = assess_host(request, host, emit)
             asked.append(inputs)
             check_run(inputs, assessment, run)
+        except KubeletKeptError as error:
+            with suppress(InstallerError):  # a repair that fails keeps no node from asking for its permit
+                keep_good(error, request, host, emit)
+            raise
         except (InvalidInputError, UnservableHostError, RolledBackError) as error:
             keep_good(error, request, host, emit)
             raise

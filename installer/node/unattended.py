@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-from installer.errors import InstallerError, InterruptedRunError
+from installer.errors import InstallerError, InterruptedRunError, KubeletKeptError
 from installer.host.ports import Host
 from installer.inputs.load import Inputs, Request
 from installer.inputs.policy import policy_in_force
@@ -26,11 +26,12 @@ _REPAIRED = "the last good generation was repaired, and nothing else was touched
 
 def keep_good(error: InstallerError, request: Request, host: Host, emit: Emit) -> None:
     """Repair the last good generation, which `error` does not concern: in an unattended run, and while a
-    failed generation is not retried. The hint of `error` then says so.
+    failed generation is not retried. While planned work waits, only files: what restarts a unit waits as
+    well. The hint of `error` then says so.
 
     Raises InstallerError.
     """
-    remembered = is_remembered(error)
+    remembered, waits = is_remembered(error), isinstance(error, KubeletKeptError)
     if request.mode is Mode.REMOVE or not (request.unattended or remembered):
         return
     found = assess_good(request, host, emit)
@@ -39,10 +40,10 @@ def keep_good(error: InstallerError, request: Request, host: Host, emit: Emit) -
     run, good = found
     if remembered:
         error.hint = f"{KEPT}: {error.hint}"
-    if not good.plan.steps or good.plan.refusals:
+    if not good.plan.steps or good.plan.refusals or (waits and good.plan.changes.disturb):
         return
     check_pause(request, good.snapshot)
-    if not remembered:
+    if not (remembered or waits):
         emit(Event("warning", f"refused: {error.message}", {"code": "refused", "hint": ""}))
     from installer.node.carry_out import repair
 

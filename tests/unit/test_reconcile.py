@@ -309,6 +309,48 @@ def test_a_hold_of_the_daemon_ends_also_while_new_inputs_are_refused(
     assert node.on_relay
 
 
+def test_while_planned_work_waits_files_of_the_good_generation_are_repaired(
+    node: Node, payload: Path, tmp_path: Path
+) -> None:
+    """A rollout may be paused or stopped for days; what restarts a unit waits as well."""
+    assert install(node, payload)
+    (tmp_path / "configs").mkdir()
+    (tmp_path / "configs/fallback.cfg").write_bytes(THEIRS)
+    new = replace(request(payload), configs=tmp_path / "configs")
+    asked = planned(new, node)
+    assert asked
+    for path in (paths.GUARD, DROP_IN):
+        node.fake.files.remove(path)
+    assert planned(new, node) == asked
+    assert node.read(paths.GUARD)
+    assert node.read(DROP_IN)
+    before = every_file(node)
+    assert planned(new, node) == asked
+    assert every_file(node) == before
+
+    node.systemd.stop(paths.PROXY_UNIT, 1.0)
+    assert planned(new, node)
+    assert not node.systemd.unit(paths.PROXY_UNIT).running
+
+
+def test_a_repair_that_fails_keeps_no_node_from_asking_for_its_permit(
+    node: Node, payload: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert install(node, payload)
+    (tmp_path / "configs").mkdir()
+    (tmp_path / "configs/fallback.cfg").write_bytes(THEIRS)
+    new = replace(request(payload), configs=tmp_path / "configs")
+    asked = planned(new, node)
+    node.fake.files.remove(paths.GUARD)
+
+    def full(path: str, *_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(node.fake.files, "write", full)
+    assert planned(new, node) == asked
+    assert node.read(paths.GUARD) is None
+
+
 def test_a_run_by_hand_that_is_refused_touches_nothing(node: Node, payload: Path, tmp_path: Path) -> None:
     assert install(node, payload)
     node.fake.files.remove(paths.GUARD)
