@@ -120,5 +120,6 @@ def build_request(order: Order, options: Options, settings: Settings) -> Request
         take_over=options.take_over or settings.take_over,
         restarts_left=order.restarts_left if order.action is Action.INSTALL else math.inf,
         ask_first=order.ask_first,
+        begins=order.begins,
         unattended=not plans,
     )

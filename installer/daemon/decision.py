@@ -34,17 +34,19 @@ class Order:
     """The argument of the hidden verb `pass`, as JSON. The policy has checked for a pause itself.
 
     `restarts_left`: how many restarts of kubelet an installation may use. `ask_first`: what the pass must
-    not begin without a permit: "restarts" of kubelet, "all" planned work, or nothing."""
+    not begin without a permit: "restarts" of kubelet, "all" planned work, or nothing. `begins`: the only
+    generation that it may begin; None: any."""
 
     action: Action
     why: str = ""
     restarts_left: int = 0
     ask_first: str = ""
+    begins: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """An action and its reason. `ask_first`: see Order.
+    """An action and its reason. `ask_first` and `begins`: see Order.
 
     `wants` is the work that waits for nothing but a permit. `read_node`: what comes next depends on whether
     the node is paused, and the API server has not said so recently. `is_return`: the pass takes kubelet back
@@ -56,6 +58,7 @@ class Decision:
     action: Action
     why: str = ""
     ask_first: str = ""
+    begins: str | None = None
     wants: PlannedWork | None = None
     read_node: bool = False
     is_return: bool = False

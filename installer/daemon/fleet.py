@@ -60,7 +60,9 @@ def may_remove(cluster: Cluster, policy: Policy, snapshot: PollSnapshot) -> bool
 def build_result(action: Action, outcome: Outcome, permitted: PlannedWork | None) -> WorkResult | None:
     """Return the result of the permitted work, None if nothing was begun. A pass that converged without a
     permit still says that the generation works here, which a person may have put right."""
-    if outcome.planned is not None or outcome.code == BUSY:
+    met = outcome.planned.generation if outcome.planned else outcome.fleet_generation
+    is_other = permitted is not None and met not in ("", permitted.generation)  # the inputs have changed
+    if (outcome.planned is not None and not is_other) or outcome.code == BUSY:
         return None
     if action is Action.RESCUE:
         return WorkResult(NO_WORK, False, "the relay died soon afterwards") if outcome.code == 0 else None
@@ -68,7 +70,7 @@ def build_result(action: Action, outcome: Outcome, permitted: PlannedWork | None
         # A fault of the node's environment (rolled back, and nothing blamed) says nothing of the generation.
         failed = outcome.touched and (outcome.remembered or outcome.code != RolledBackError.exit_code)
         ok = True if outcome.code == 0 else False if failed else None
-        return WorkResult(permitted, ok, outcome.reason)
+        return WorkResult(permitted, None if is_other else ok, outcome.reason)
     if action is Action.INSTALL and outcome.code == 0 and outcome.fleet_generation:
         work = PlannedWork(outcome.fleet_generation, restarts_kubelet=False, begins=True)
         return WorkResult(work, True)

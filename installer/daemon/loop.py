@@ -289,7 +289,8 @@ class Daemon:
     def _begin(self, decision: Decision, snapshot: PollSnapshot) -> None:
         action = decision.action
         reader, job = self._prepare(decision, snapshot)
-        order = Order(action, decision.why, self._policy.restarts_left, decision.ask_first)
+        left = self._policy.restarts_left
+        order = Order(action, decision.why, left, decision.ask_first, decision.begins)
         try:
             self._child = self._passes.start(order, job)
         except (BusyHostError, OSError) as error:

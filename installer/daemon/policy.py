@@ -182,6 +182,7 @@ class Policy:
         """Remember what the pass must not do on the host that it saw."""
         seen = child.before.everything
         if outcome.planned is not None:
+            self._returned_at = child.begun_at if child.decision.is_return else self._returned_at
             self._wants = outcome.planned
             too_few = 0 if outcome.would_restart else -1
             self._blocked = Blocked(seen, outcome.planned, too_few)
@@ -330,8 +331,8 @@ class Policy:
         return _NOTHING
 
     def _ask(self, snapshot: PollSnapshot, decision: Decision) -> Decision:
-        """A pass. Without a permit it does only what needs none; the return after a rescue needs none. Before
-        each pass the API server has to say whether the node is paused."""
+        """A pass. Without a permit it does only what needs none; the return after a rescue needs none, but
+        begins nothing. Before each pass the API server has to say whether the node is paused."""
         permission = snapshot.permission
         work = None if decision.is_return else self.blocked_work
         if decision.is_return or not permission.asks:
@@ -344,7 +345,8 @@ class Policy:
             return replace(_NOTHING, wants=work)
         if not permission.fresh:
             return replace(_NOTHING, wants=work, read_node=True)
-        return replace(decision, ask_first=ask_first, wants=work)
+        begins = (work.generation if work else "") if permission.asks else None
+        return replace(decision, ask_first=ask_first, begins=begins, wants=work)
 
     def _waits(self, snapshot: PollSnapshot) -> bool:
         """Whether only planned work without a permit is left to do."""

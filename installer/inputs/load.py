@@ -41,6 +41,7 @@ class Request:
     # Begin nothing that restarts kubelet ("restarts"), nor a generation that was not verified on this host
     # yet ("all"), without a permit; report what is planned instead.
     ask_first: str = ""
+    begins: str | None = None  # the only generation that may begin without a permit; None: any
     unattended: bool = False  # no person watches the run, so a person's hold stays
 
 

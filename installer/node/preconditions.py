@@ -105,6 +105,7 @@ def _planned_work(inputs: Inputs, assessment: Assessment, record: Record) -> Pla
 
 def stop_without_permit(request: Request, work: PlannedWork, emit: Emit) -> None:
     """Report what is planned, and raise KubeletKeptError if it needs a permit."""
-    if (work.restarts_kubelet and request.ask_first) or (work.begins and request.ask_first == "all"):
+    asks_to_begin = request.ask_first == "all" or request.begins not in (None, work.generation)
+    if (work.restarts_kubelet and request.ask_first) or (work.begins and asks_to_begin):
         emit(Event("planned", "this pass has to wait for a permit", asdict(work)))
         raise KubeletKeptError("planned work waits for a permit", UNTOUCHED)

@@ -26,8 +26,8 @@ _REPAIRED = "the last good generation was repaired, and nothing else was touched
 
 def keep_good(error: InstallerError, request: Request, host: Host, emit: Emit) -> None:
     """Repair the last good generation, which `error` does not concern: in an unattended run, and while a
-    failed generation is not retried. While planned work waits, only files: what restarts a unit waits as
-    well. The hint of `error` then says so.
+    failed generation is not retried. While planned work waits, what restarts a unit waits as well, unless
+    kubelet may be restarted. The hint of `error` then says so.
 
     Raises InstallerError.
     """
@@ -40,7 +40,8 @@ def keep_good(error: InstallerError, request: Request, host: Host, emit: Emit) -
     run, good = found
     if remembered:
         error.hint = f"{KEPT}: {error.hint}"
-    if not good.plan.steps or good.plan.refusals or (waits and good.plan.changes.disturb):
+    waits_too = waits and request.ask_first and good.plan.changes.disturb
+    if not good.plan.steps or good.plan.refusals or waits_too:
         return
     check_pause(request, good.snapshot)
     if not (remembered or waits):

@@ -94,7 +94,7 @@ class WatchedNode:
 
     def begin(self, decision: Decision, restarts_left: int) -> Outcome:
         """The pass that is decided on, from its begin to its end."""
-        order = Order(decision.action, decision.why, restarts_left, decision.ask_first)
+        order = Order(decision.action, decision.why, restarts_left, decision.ask_first, decision.begins)
         options = Options(Path(), Path("/"), self.payload, True, self.configs, False, False, "json", False)
         asked = build_request(order, options, self.settings)
         reader, written, code = PassReader(self.said.append, lambda: None), io.StringIO(), 0

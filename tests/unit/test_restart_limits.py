@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,9 +11,11 @@ import pytest
 from installer.daemon.configuration import Configuration
 from installer.daemon.decision import Action
 from installer.daemon.policy import HOUR, Policy
+from installer.daemon.poller import PollSnapshot
 from installer.inputs.load import Request
 from installer.model import paths
 from installer.model.event import WAITING, silent
+from installer.model.fleet import FREE, Permission
 from installer.model.host import UnitState
 from installer.model.names import Mode
 from installer.node.reconcile import reconcile
@@ -28,6 +31,10 @@ class Daemon(WatchedNode):
         super().__init__(root, restarts_per_hour)
         configuration = Configuration(restarts_per_hour=restarts_per_hour)
         self.policy = Policy(configuration, lambda: 0.5, self.now)
+        self.permission = FREE
+
+    def see(self) -> PollSnapshot:
+        return replace(super().see(), permission=self.permission)
 
     def live(self, seconds: float) -> None:
         """It does what it decides for so long."""
@@ -222,3 +229,29 @@ def test_kubelet_comes_to_the_relay_no_more_often_than_the_limit_allows(tmp_path
     assert watched.policy.state.all_restarts == len(watched.restarts)
     assert watched.node.on_relay
     assert watched.policy.state.phase == "converged"
+
+
+# -- while planned work waits for a permit ---------------------------------------------------------
+
+
+def installed(watched: Daemon) -> bytes:
+    return watched.node.read(paths.FALLBACK_CONFIG) or b""
+
+
+def test_a_permit_for_one_generation_begins_no_other(watched: Daemon) -> None:
+    """The inputs change once more, just when the permit has come."""
+    watched.permission = Permission(True, None, "the rollout is paused")
+    watched.configure(500)
+    watched.live(60)
+    first = watched.policy.blocked_work
+    assert first
+    watched.permission = Permission(True, first)
+    watched.configure(600)
+    watched.live(60)
+    assert b"750m" in installed(watched)
+    second = watched.policy.blocked_work
+    assert second
+    assert second != first
+    watched.permission = Permission(True, second)
+    watched.live(60)
+    assert b"600m" in installed(watched)

@@ -488,6 +488,19 @@ def test_planned_work_does_not_begin_while_nobody_says_whether_the_node_is_pause
 
 
 @pytest.mark.parametrize(
+    "outcome",
+    [
+        Outcome(0, fleet_generation="other"),
+        Outcome(5, rolled_back=True, remembered=True, fleet_generation="other"),
+        Outcome(3, planned=OTHER),
+    ],
+)
+def test_what_became_of_other_inputs_says_nothing_of_the_permitted_generation(outcome: Outcome) -> None:
+    """They have changed when the permit had come."""
+    assert build_result(Action.INSTALL, outcome, ONE) == WorkResult(ONE, None, outcome.reason)
+
+
+@pytest.mark.parametrize(
     ("outcome", "ok"),
     [
         (Outcome(0, changed=True), True),
