@@ -304,17 +304,20 @@ class Policy:
             why = "an interrupted run holds kubelet"
             return self._install(now, snapshot, why) if is_due else _NOTHING
         ours = snapshot.hold.startswith(BY_DAEMON)
+        good_since = self._relay.good_since
+        good = good_since is not None and now - good_since >= self._good_seconds
+        # A generation that is not retried, or waits for a permit, does not keep kubelet from the good one.
+        may_return = is_due or self._passes.retry_at == float("inf")
+        returns = ours and good and now - self._returned_at >= HOUR and may_return
+        if returns and self._waits(snapshot):
+            return self._install(now, snapshot, "the relay answers again", is_return=True)
         if ours and self._owes_repair and is_due:
             return self._install(now, snapshot, "resume the repair that a rescue interrupted")
         if tried is None and not (ours and snapshot.relay):
             return self._install(now, snapshot, "start, under a hold")
         if tried is not None and snapshot.inputs != tried:
             return self._install(now, snapshot, "the inputs have changed")
-        good_since = self._relay.good_since
-        good = good_since is not None and now - good_since >= self._good_seconds
-        # A generation that is not retried does not keep kubelet from the good one.
-        may_return = is_due or self._passes.retry_at == float("inf")
-        if ours and good and now - self._returned_at >= HOUR and may_return:
+        if returns:
             return self._install(now, snapshot, "the relay answers again", is_return=True)
         return _NOTHING
 

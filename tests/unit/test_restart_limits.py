@@ -238,6 +238,42 @@ def installed(watched: Daemon) -> bytes:
     return watched.node.read(paths.FALLBACK_CONFIG) or b""
 
 
+@pytest.fixture
+def waiting(watched: Daemon) -> Daemon:
+    """A rollout is paused, which may last for days, and the relay dies."""
+    watched.permission = Permission(True, None, "the rollout is paused")
+    watched.configure(500)
+    watched.live(60)
+    assert watched.policy.state.phase == "waiting"
+    watched.node.systemd.stop(paths.PROXY_UNIT, 0)
+    watched.live(30)
+    assert watched.moves == [False]
+    return watched
+
+
+def test_kubelet_returns_to_a_relay_that_has_recovered_while_an_upgrade_waits(waiting: Daemon) -> None:
+    for _look in range(24):
+        waiting.live(5)
+    assert waiting.moves == [False, True]
+    assert b"750m" in installed(waiting)
+    assert (waiting.policy.state.phase, waiting.policy.state.hold) == ("waiting", "")
+    work = waiting.policy.blocked_work
+    assert work
+    waiting.permission = Permission(True, work)
+    waiting.live(60)
+    assert b"500m" in installed(waiting)
+    assert waiting.policy.state.phase == "converged"
+
+
+def test_the_way_back_to_the_relay_begins_no_generation(waiting: Daemon) -> None:
+    """An attempt has failed for the environment's sake: it is to be tried again, with a permit."""
+    waiting.policy._passes.tried = waiting.see().inputs
+    for _look in range(24):
+        waiting.live(5)
+    assert waiting.moves == [False, True]
+    assert b"750m" in installed(waiting)
+
+
 def test_a_permit_for_one_generation_begins_no_other(watched: Daemon) -> None:
     """The inputs change once more, just when the permit has come."""
     watched.permission = Permission(True, None, "the rollout is paused")
