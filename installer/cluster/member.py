@@ -176,8 +176,8 @@ class Member(Kept):
     def with_result(self, now: float, result: WorkResult) -> Member:
         """Report what other nodes have to know, and give the permit back when the node is Ready. That
         includes the first success after a boot: others may wait for a canary whose power was cut, or for the
-        permit that it has forgotten."""
-        if not self.context.rollout_namespace:
+        permit that it has forgotten. So does the first failure that only the host's record remembers."""
+        if not self.context.rollout_namespace or (result.recalled and self.canary_of is not None):
             return self
         result, work = replace(result, why=result.why[:_WHY]), result.work
         if not work.generation and self.watched is not None and now < self.watched[1]:

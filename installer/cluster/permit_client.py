@@ -228,6 +228,9 @@ class PermitClient:
             # Nobody begins a generation whose breaker has a fault, until a person deletes it: then it is new.
             if state.fault or (result.work.removes and not result.work.begins):
                 return ""
+            # Others wait for a canary. A failure that it has told before may have been forgiven since.
+            if result.recalled and (state.breaker is None or self._me.node not in state.breaker.canaries):
+                return ""
             if result.ok is False and not state.knows_size(self._context.daemonset_path, self._now):
                 state = self._count(state, may_be_gone=True)
             breaker = state.breaker or Breaker(result.work.generation, begun=self._now)

@@ -59,7 +59,7 @@ def may_remove(cluster: Cluster, policy: Policy, snapshot: PollSnapshot) -> bool
 
 def build_result(action: Action, outcome: Outcome, permitted: PlannedWork | None) -> WorkResult | None:
     """Return the result of the permitted work, None if nothing was begun. A pass that converged without a
-    permit still says that the generation works here, which a person may have put right."""
+    permit still says that the generation works here, which a person may have put right; or that it failed."""
     met = outcome.planned.generation if outcome.planned else outcome.fleet_generation
     is_other = permitted is not None and met not in ("", permitted.generation)  # the inputs have changed
     if (outcome.planned is not None and not is_other) or outcome.code == BUSY:
@@ -71,7 +71,7 @@ def build_result(action: Action, outcome: Outcome, permitted: PlannedWork | None
         failed = outcome.touched and (outcome.remembered or outcome.code != RolledBackError.exit_code)
         ok = True if outcome.code == 0 else False if failed else None
         return WorkResult(permitted, None if is_other else ok, outcome.reason)
-    if action is Action.INSTALL and outcome.code == 0 and outcome.fleet_generation:
+    if action is Action.INSTALL and outcome.fleet_generation and (outcome.code == 0 or outcome.remembered):
         work = PlannedWork(outcome.fleet_generation, restarts_kubelet=False, begins=True)
-        return WorkResult(work, True)
+        return WorkResult(work, outcome.code == 0, outcome.reason, recalled=outcome.remembered)
     return WorkResult(LEAVE, True) if action is Action.REMOVE and outcome.code == 0 else None

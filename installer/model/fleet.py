@@ -72,12 +72,13 @@ FREE = Permission()
 
 @dataclass(frozen=True, slots=True)
 class WorkResult:
-    """How permitted work has ended. `ok` is None if it touched nothing, which says nothing of the
-    generation."""
+    """How permitted work has ended. `ok` is None if it touched nothing, which says nothing of the generation.
+    `recalled`: by the host's record, it failed at some time, perhaps before this boot."""
 
     work: PlannedWork
     ok: bool | None
     why: str = ""
+    recalled: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -382,6 +382,34 @@ def test_a_failure_that_only_the_host_remembers_is_told(
     assert (reason in the_breaker(store)) is told
 
 
+@pytest.mark.parametrize("retried", [False, True])
+def test_a_canary_that_has_failed_and_booted_says_so_unless_a_person_has_said_retry(
+    store: SimStore, clock: Clock, retried: bool
+) -> None:
+    """The boot came before its report, and has taken what it remembered; its record has not forgotten."""
+    node, other = (MemberNode(store, clock, name, rules=CANARIES) for name in ("node", "other"))
+    for each in (node, other):
+        each.sees()
+    node.is_permitted()
+    node.busy = True
+    node.goes_on()
+    if retried:
+        del store.objects[f"{LEASES}/breaker-one"]
+    later = MemberNode(store, clock, "node", rules=CANARIES)
+    later.sees()
+    outcome = Outcome(5, remembered=True, reason="it is broken", fleet_generation="one")
+    for _pass in range(2):
+        result = build_result(Action.INSTALL, outcome, None)
+        assert result
+        later.client.report_result(result)
+        later.goes_on()
+    assert ("it is broken" in the_breaker(store)) is not retried
+    assert not store.holders()
+    other.wants = ONE
+    other.goes_on(20)
+    assert (other.granted == ONE) is retried
+
+
 def test_the_failure_of_a_removal_that_others_do_not_wait_for_is_not_told(
     node: MemberNode, store: SimStore
 ) -> None:
