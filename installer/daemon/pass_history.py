@@ -183,6 +183,11 @@ class PassHistory:
             return _FILES_DIFFER
         return "a unit has changed" if snapshot.units != settled.units else ""
 
+    def is_removal_due(self, now: float, snapshot: PollSnapshot) -> bool:
+        """Whether a removal is to be begun, or tried again: it may have failed with other inputs."""
+        has_other = snapshot.inputs != self.tried and now >= self.locked_until
+        return not self.removed and (has_other or now >= self.retry_at)
+
     def is_installed_again(self, snapshot: PollSnapshot) -> bool:
         """Whether the proxy's unit is ours again, which it was not when a removal had ended."""
         ours = bool(snapshot.proxy.loaded_digest) and not snapshot.blind

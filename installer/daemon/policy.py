@@ -259,7 +259,7 @@ class Policy:
         if snapshot.paused:
             return Decision(Action.PLAN, f"paused; {why}") if why else _NOTHING
         if self.configuration.mode is Mode.REMOVE:
-            due = not passes.removed and now >= passes.retry_at
+            due = passes.is_removal_due(now, snapshot)
             return self._ask(snapshot, Decision(Action.REMOVE, "not removed yet")) if due else _NOTHING
         if snapshot.blind:
             return _NOTHING

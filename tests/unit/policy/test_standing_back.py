@@ -9,7 +9,7 @@ import pytest
 from installer.daemon.decision import Action
 from installer.daemon.outcome import Outcome
 from installer.daemon.pass_history import RESYNC
-from installer.daemon.policy import HEARTBEAT, HOUR
+from installer.daemon.policy import BUSY, HEARTBEAT, HOUR
 from installer.model.daemon import Phase
 from installer.model.fleet import FREE, Permission, PlannedWork
 from installer.model.hold import BY_DAEMON
@@ -144,6 +144,22 @@ def test_a_removal_is_done_once_and_repairs_nothing(make: Make) -> None:
 
 
 @rule("R13")
+@pytest.mark.parametrize("outcome", [Outcome(2), Outcome(5, remembered=True)])
+def test_a_removal_that_other_inputs_ask_for_waits_for_no_retry_of_the_old_ones(
+    make: Make, outcome: Outcome
+) -> None:
+    """Settings that were invalid are corrected, or a generation failed here and was then given up."""
+    bench = make()
+    bench.look(GOOD)
+    bench.end(outcome)
+    bench.policy.configuration = replace(bench.policy.configuration, mode=Mode.REMOVE)
+    assert bench.look(after=5) is Action.NOTHING
+    assert bench.look(replace(GOOD, inputs=("corrected",)), after=5) is Action.REMOVE
+    bench.end(Outcome(BUSY))
+    assert bench.look() is Action.NOTHING
+    assert bench.look(after=3) is Action.REMOVE
+
+
 def test_a_node_that_is_installed_again_by_hand_is_not_called_removed(make: Make) -> None:
     bench = make(mode=Mode.REMOVE)
     bench.look(GOOD)
