@@ -211,6 +211,24 @@ def test_a_daemon_that_starts_with_invalid_settings_takes_kubelet_off_a_dead_rel
     assert any("starting with default settings: mode: bad" in event.message for event in scene.of("warning"))
 
 
+@rule("R10")
+def test_a_daemon_whose_settings_turn_into_those_of_a_removal_claims_the_host_for_it(scene: Scene) -> None:
+    """Else it would leave its claim behind, and whoever has yielded to it would wait for ever."""
+    for verb in ("settings", "install"):
+        scene.does(verb, "say('error', 'mode: bad', faults=['mode: bad']); ends(2, 'mode: bad')")
+    scene.does("remove", "ends(5, 'the disk is full')")
+
+    def body() -> None:
+        scene.until(lambda: installed(scene) == 1)
+        scene.settings(mode=Mode.REMOVE)
+        scene.config.write_text("corrected")
+        scene.until(lambda: "remove" in scene.begun())
+        scene.until(lambda: json.loads(scene.path(MODE_FILE).read_text())["mode"] == "remove", 5)
+
+    scene.play(body)
+    assert not scene.path(MODE_FILE).exists()
+
+
 def test_outside_a_pod_invalid_settings_end_the_daemon(scene: Scene) -> None:
     scene.command = replace(scene.command, identity="")
     scene.does("settings", "say('error', 'mode: bad', faults=['mode: bad']); ends(2)")
