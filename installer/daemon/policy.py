@@ -203,7 +203,7 @@ class Policy:
         if decision.action is Action.NOTHING:
             self._update_state(now, snapshot)
         silence = self._relay.silence(now)
-        may_rescue = bool(snapshot.proxy.loaded_digest) and 0.0 < silence < _LONG_SILENCE
+        may_rescue = snapshot.is_ours and 0.0 < silence < _LONG_SILENCE
         due = self._due(now)
         return replace(
             decision,
@@ -271,15 +271,15 @@ class Policy:
         """Whether kubelet hangs on our relay, which has been dead for this share of deadSeconds."""
         if snapshot.blind or snapshot.paused or self._replaced:
             return False
-        seen = snapshot.proxy.loaded_digest and snapshot.runtime and snapshot.on_relay
-        return bool(seen) and self._relay.is_dead(now, share)
+        seen = snapshot.is_ours and snapshot.runtime and snapshot.on_relay
+        return seen and self._relay.is_dead(now, share)
 
     def _rescue(self, now: float, snapshot: PollSnapshot) -> Decision:
         """What to do about a dead or silent relay, after systemd has had its chance."""
         persons = is_operators(snapshot.hold)
         if snapshot.blind or snapshot.paused:
             return _NOTHING
-        if not snapshot.runtime or not snapshot.proxy.loaded_digest:
+        if not snapshot.runtime or not snapshot.is_ours:
             return _NOTHING
         if self._passes.tried is None and self._blocked == UNBLOCKED and not persons:
             return _NOTHING  # the first pass comes first, and does all that is needed
@@ -311,7 +311,7 @@ class Policy:
         returns = ours and good and now - self._returned_at >= HOUR and may_return
         if returns and self._waits(snapshot):
             return self._install(now, snapshot, "the relay answers again", is_return=True)
-        if ours and self._owes_repair and is_due:
+        if ours and is_due and (self._owes_repair or not snapshot.proxy.loaded_digest):
             return self._install(now, snapshot, "resume the repair that a rescue interrupted")
         if tried is None and not (ours and snapshot.relay):
             return self._install(now, snapshot, "start, under a hold")

@@ -69,6 +69,11 @@ class PollSnapshot:
     unservable: bool = False  # because this is not a host that we can serve
 
     @property
+    def is_ours(self) -> bool:
+        """Whether the proxy is ours, or at least what has brought kubelet to the relay."""
+        return bool(self.proxy.loaded_digest or (self.on_relay and self.kubelet.loaded_digest))
+
+    @property
     def everything(self) -> Token:
         return (self.inputs, self.files, self.units)
 

@@ -58,17 +58,19 @@ class RelayHistory:
         return self.silent_since is not None and now - since >= self._dead_seconds * share
 
     def is_untried(self, snapshot: PollSnapshot) -> bool:
-        """Whether the proxy has served, is silent, and a restart may help. One that was started since its
+        """Whether our proxy has served, is silent, and a restart may help. One that was started since its
         relay last answered may just be slow."""
         served = self._answered == snapshot.proxy.invocation_id
         unknown = self._answered is None and snapshot.on_relay
-        return snapshot.proxy.running and not self._restarts and (served or unknown)
+        ours = bool(snapshot.proxy.loaded_digest)
+        return ours and snapshot.proxy.running and not self._restarts and (served or unknown)
 
     def wants_restart(self, now: float, snapshot: PollSnapshot) -> bool:
-        """Whether the silence has lasted long enough for a restart: of a proxy that runs, or of one that is
+        """Whether the silence has lasted long enough for a restart: of our proxy that runs, or of one that is
         down while kubelet is held. Without a hold a pass starts that one."""
         down = bool(snapshot.hold) and snapshot.proxy.active_state in ("inactive", "failed")
-        if not (snapshot.proxy.running or down) or self.silent_since is None or now < self._restart_at:
+        can_be = bool(snapshot.proxy.loaded_digest) and (snapshot.proxy.running or down)
+        if not can_be or self.silent_since is None or now < self._restart_at:
             return False
         starts_for = now - self._invocation_since
         slow = not self.is_untried(snapshot) and starts_for < self._dead_seconds * _SLOW_SHARE

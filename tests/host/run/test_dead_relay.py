@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from installer.model import paths
 from tests.host.daemon import BUSY, SOON, within
 from tests.host.node import GUARD, PROXY, Node
 from tests.host.watched import (
@@ -48,6 +49,24 @@ def test_a_silent_proxy_is_restarted_once_first(node: Node, tmp_path: Path) -> N
         within(SOON, lambda: "restart-proxy" in [data["verb"] for data in running.ended()])
         running.ready()
         assert "rescue" not in [data["verb"] for data in running.ended()]
+
+
+@rule("R4")
+def test_kubelet_leaves_a_relay_whose_unit_is_gone_and_cannot_be_repaired(node: Node, tmp_path: Path) -> None:
+    """Somebody has put a directory where the proxy's unit was, for which every pass is refused."""
+    settings(node, **UNHURRIED)
+    node.run("install")
+    with daemon(node, tmp_path) as running:
+        running.settle()
+        unit = node.path(paths.PROXY_UNIT_FILE)
+        unit.unlink()
+        unit.mkdir()
+        (unit / "theirs").touch()
+        node.host.systemctl("daemon-reload")
+        node.host.systemctl("stop", PROXY)
+        within(30.0 + BUSY, lambda: off_relay(node))
+        wait_healthy(node.host)
+        assert "refused" in [data["phase"] for data in running.of("state")]
 
 
 @rule("R4", "R13")

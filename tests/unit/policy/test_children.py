@@ -19,6 +19,7 @@ from tests.lib.policy_bench import (
     DEAD,
     GOOD,
     HELD,
+    KUBELET,
     OK,
     PROXY,
     SILENT,
@@ -174,7 +175,7 @@ def test_a_proxy_that_is_being_restarted_has_the_time_for_it(settled: Bench) -> 
         {"runtime": False},
         {"paused": True},
         {"blind": "no bus"},
-        {"proxy": replace(PROXY, environment=())},
+        {"proxy": replace(PROXY, environment=()), "kubelet": replace(KUBELET, environment=())},
     ],
 )
 def test_a_repair_is_not_stopped_where_no_rescue_would_follow(settled: Bench, change: dict[str, Any]) -> None:

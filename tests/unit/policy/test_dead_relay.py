@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from installer.daemon.decision import Action
 from installer.daemon.outcome import Outcome
 from installer.model.daemon import Phase
+from installer.model.fleet import PlannedWork
 from installer.model.hold import BY_DAEMON
+from installer.model.host import UnitState
 from tests.lib.policy_bench import (
     DEAD,
     GOOD,
     HELD,
+    KUBELET,
     OK,
     PROXY,
     SILENT,
@@ -102,8 +107,33 @@ def test_a_rescue_that_failed_is_tried_again(settled: Bench) -> None:
     assert settled.look(after=2.5) is Action.RESCUE
 
 
-def test_somebody_elses_proxy_is_not_ours_to_restart(settled: Bench) -> None:
-    settled.look(replace(SILENT, proxy=replace(PROXY, environment=())))
+@rule("R4")
+@pytest.mark.parametrize("proxy", [replace(PROXY, environment=()), UnitState("p")])
+@pytest.mark.parametrize("outcome", [Outcome(3, planned=PlannedWork("new", begins=True)), Outcome(4)])
+def test_kubelet_leaves_a_dead_relay_whose_proxy_is_somebody_elses_or_gone(
+    settled: Bench, proxy: UnitState, outcome: Outcome
+) -> None:
+    """Somebody has replaced or deleted its unit, and the pass that would repair that waits or is refused. A
+    proxy that is not ours is not ours to restart."""
+    silent = replace(SILENT, proxy=proxy, units=("other",))
+    decided = [settled.look(silent)]
+    for _look in range(30):
+        if decided[-1] is Action.INSTALL:
+            settled.end(outcome)
+        if decided[-1] is Action.RESCUE:
+            break
+        decided.append(settled.look(after=1))
+    assert decided[-1] is Action.RESCUE
+    assert Action.RESTART_PROXY not in decided
+    held = replace(silent, on_relay=False, hold=f"{BY_DAEMON}dead", units=("held",))
+    settled.end(Outcome(0, restarts=1), held)
+    while settled.look(after=5) is not Action.INSTALL:  # the relay comes back by a repair alone
+        assert settled.now < 2000.0
+
+
+def test_what_is_not_ours_is_not_ours_to_rescue(settled: Bench) -> None:
+    theirs = replace(SILENT, proxy=replace(PROXY, environment=()), kubelet=replace(KUBELET, environment=()))
+    settled.look(theirs)
     assert settled.look(after=60) is Action.NOTHING
 
 
