@@ -261,7 +261,7 @@ class Policy:
         if self.configuration.mode is Mode.REMOVE:
             due = passes.is_removal_due(now, snapshot)
             return self._ask(snapshot, Decision(Action.REMOVE, "not removed yet")) if due else _NOTHING
-        if snapshot.blind:
+        if snapshot.blind or now < passes.locked_until:
             return _NOTHING
         if snapshot.hold:
             return self._held(now, snapshot)

@@ -10,13 +10,15 @@ import pytest
 from installer.daemon.decision import Action
 from installer.daemon.outcome import Outcome
 from installer.daemon.pass_history import RESYNC
-from installer.daemon.policy import HEARTBEAT
+from installer.daemon.policy import BUSY, HEARTBEAT
+from installer.daemon.poller import PollSnapshot
 from installer.model.daemon import Phase
 from installer.model.names import Mode
 from tests.lib.policy_bench import (
     BARE,
     CHANGED,
     GOOD,
+    HELD,
     KUBELET,
     OK,
     PROXY,
@@ -192,6 +194,21 @@ def test_removed_is_said_as_soon_as_the_removal_has_ended(make: Make) -> None:
     assert (bench.phase, bench.ready) == (Phase.CONVERGING, False)
     bench.end(CHANGED, BARE)
     assert (bench.phase, bench.ready) == (Phase.REMOVED, True)
+
+
+@pytest.mark.parametrize(
+    "seen", [replace(GOOD, inputs=("new",)), replace(HELD, inputs=("new",)), replace(HELD, relay=False)]
+)
+def test_a_host_that_stays_busy_is_not_tried_all_the_time(make: Make, seen: PollSnapshot) -> None:
+    """For as long as somebody's run lasts, whatever calls for the pass."""
+    bench = make()
+    if seen.inputs == ("new",):
+        bench.settle()
+    assert bench.look(seen) is Action.INSTALL
+    for _pass in range(10):
+        bench.end(Outcome(BUSY), seen)
+        assert bench.look(after=1.0) is Action.NOTHING
+        assert bench.look(after=1.5) is Action.INSTALL
 
 
 def test_a_busy_host_is_tried_again_soon_and_is_no_failure(settled: Bench) -> None:
