@@ -61,14 +61,16 @@ def run_pass(arguments: argparse.Namespace, options: Options) -> int:
 
 
 def _load_settings(order: Order, options: Options) -> Settings:
-    """Load the settings. If they are invalid, what moves kubelet off a dead relay uses the defaults: the node
-    comes first. Raises InvalidInputError for any other order."""
+    """Load the settings. If they are invalid, what moves kubelet off a dead relay uses the defaults, for
+    the unit that the daemon watches: the node comes first. Raises InvalidInputError for any other order."""
     try:
         return load_settings(options.config)
     except InvalidInputError:
         if order.action not in _DESPITE_BAD_SETTINGS:
             raise
-        return load_settings(None)
+        settings = load_settings(None)
+        kubelet = settings.kubelet.model_copy(update={"unit": order.kubelet_unit or settings.kubelet.unit})
+        return settings.model_copy(update={"kubelet": kubelet})
 
 
 @contextmanager

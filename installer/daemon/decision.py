@@ -35,13 +35,14 @@ class Order:
 
     `restarts_left`: how many restarts of kubelet an installation may use. `ask_first`: what the pass must
     not begin without a permit: "restarts" of kubelet, "all" planned work, or nothing. `begins`: the only
-    generation that it may begin; None: any."""
+    generation that it may begin; None: any. `kubelet_unit`: for a rescue while the settings are invalid."""
 
     action: Action
     why: str = ""
     restarts_left: int = 0
     ask_first: str = ""
     begins: str | None = None
+    kubelet_unit: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,7 +32,7 @@ from installer.daemon.pass_starter import PassStarter, read_settings
 from installer.daemon.policy import HEARTBEAT, HOUR, Policy
 from installer.daemon.poller import Poller, PollSnapshot, Token, file_token
 from installer.daemon.probe_files import ProbeFiles
-from installer.daemon.runtime_state import RuntimeState
+from installer.daemon.runtime_state import RuntimeState, recorded_kubelet_unit
 from installer.daemon.transient import TransientService
 from installer.daemon.watch import NO_WATCH_LEFT, Bounded, EventLoop
 from installer.errors import BusyHostError, InstallerError, InvalidInputError
@@ -267,7 +267,8 @@ class Daemon:
             if not self._command.identity:
                 raise
             self._warn(f"starting with default settings: {error.message}", error.hint)
-            return Configuration()
+            unit = recorded_kubelet_unit(self._files)
+            return Configuration(kubelet_unit=unit) if unit else Configuration()
 
     def _settings_token(self) -> Token:
         return file_token(absolute(self._command.config)) if self._command.config else ()
@@ -289,8 +290,8 @@ class Daemon:
     def _begin(self, decision: Decision, snapshot: PollSnapshot) -> None:
         action = decision.action
         reader, job = self._prepare(decision, snapshot)
-        left = self._policy.restarts_left
-        order = Order(action, decision.why, left, decision.ask_first, decision.begins)
+        left, unit = self._policy.restarts_left, self._policy.configuration.kubelet_unit
+        order = Order(action, decision.why, left, decision.ask_first, decision.begins, unit)
         try:
             self._child = self._passes.start(order, job)
         except (BusyHostError, OSError) as error:

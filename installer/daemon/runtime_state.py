@@ -13,6 +13,7 @@ Best effort: if nothing can be written, the daemon says so once and keeps runnin
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Callable
 from typing import Any
@@ -21,7 +22,7 @@ from installer.errors import InstallerError
 from installer.host.ports import Files
 from installer.model import paths
 from installer.model.event import Emit, Event
-from installer.model.jsontext import parse_json
+from installer.model.jsontext import mapping_at, parse_json
 from installer.model.names import Mode
 
 MODE_FILE = f"{paths.OUR_RUNTIME}/mode.json"
@@ -146,6 +147,15 @@ class RuntimeState:
             self._unwritten.add(path)
         else:
             self._unwritten.discard(path)
+
+
+def recorded_kubelet_unit(files: Files) -> str:
+    """Return the unit that our drop-in belongs to, by the record; empty if it says nothing of that."""
+    with contextlib.suppress(InstallerError, OSError, ValueError):
+        for path in mapping_at(parse_json(files.read(paths.RECORD) or b"{}"), "owned"):
+            if path.endswith(f".d/{paths.DROP_IN_NAME}"):
+                return path.split("/")[-2].removesuffix(".d")
+    return ""
 
 
 def _strings(value: object) -> tuple[str, ...]:

@@ -17,6 +17,7 @@ from installer.daemon.transient import TransientService
 from installer.errors import InstallerError, InvalidInputError
 from installer.host.bus import SystemBus
 from installer.host.files import RootedFiles
+from installer.inputs.load import Request
 from installer.model.daemon import Job
 from installer.model.jsontext import to_json
 from installer.model.paths import PASS_UNIT
@@ -104,15 +105,16 @@ def test_invalid_settings_do_not_keep_kubelet_on_a_dead_relay(
 ) -> None:
     config = tmp_path / "settings.yaml"
     config.write_text("mode: away")
-    carried_out = list[Action]()
+    carried_out = list[tuple[Action, str]]()
     monkeypatch.setattr(passes, "require_root", lambda: None)
     monkeypatch.setattr(passes, "install_signal_handlers", lambda: None)
     monkeypatch.setattr(passes, "build_host", lambda _root: None)
 
-    def carry_out(order: Order, *_: object) -> int:
-        carried_out.append(order.action)
+    def carry_out(order: Order, asked: Request, *_: object) -> int:
+        carried_out.append((order.action, asked.settings.kubelet.unit))
         return 0
 
     monkeypatch.setattr(passes, "carry_out", carry_out)
-    code = main([f"--config={config}", "--output=json", "pass", to_json(Order(action))])
-    assert (code, carried_out) == ((2, []) if action is Action.INSTALL else (0, [action]))
+    order = Order(action, kubelet_unit="k.service")
+    code = main([f"--config={config}", "--output=json", "pass", to_json(order)])
+    assert (code, carried_out) == ((2, []) if action is Action.INSTALL else (0, [(action, "k.service")]))

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from installer.daemon.runtime_state import recorded_kubelet_unit
 from installer.errors import (
     InvalidInputError,
     KubeletKeptError,
@@ -169,6 +170,15 @@ def test_a_run_that_ends_otherwise_says_what_is_installed_and_what_was_asked_for
     with pytest.raises(InvalidInputError) as refused:
         reconcile(new, node.fake.host, silent)
     assert (refused.value.installed, refused.value.fleet_generation) == (good, "")
+
+
+def test_the_record_tells_the_daemon_which_unit_kubelet_is(node: Node, payload: Path) -> None:
+    """Where the settings do not."""
+    assert recorded_kubelet_unit(node.fake.files) == ""
+    install(node, payload)
+    assert recorded_kubelet_unit(node.fake.files) == KUBELET
+    write(node, paths.RECORD, b"torn")
+    assert recorded_kubelet_unit(node.fake.files) == ""
 
 
 def test_a_run_that_has_nothing_to_do_needs_nothing_that_changes_a_host(

@@ -196,16 +196,25 @@ def test_settings_that_cannot_be_read_now_are_read_later(scene: Scene, mocker: M
 def test_a_daemon_that_starts_with_invalid_settings_takes_kubelet_off_a_dead_relay(
     scene: Scene, mocker: MockerFixture
 ) -> None:
-    mocker.patch("installer.daemon.loop.Configuration", return_value=Configuration(dead_seconds=4.0))
+    """The record knows kubelet's unit, and the rescue is told."""
+    given = {"dead_seconds": 4.0}
+    mocker.patch("installer.daemon.loop.Configuration", side_effect=lambda **k: Configuration(**(given | k)))
+    scene.systemd.units["k.service"] = replace(scene.systemd.units.pop(KUBELET), name="k.service")
+    scene.path(paths.RECORD).parent.mkdir(parents=True)
+    drop_in = paths.drop_in(paths.USUAL_UNITS, "k.service")
+    scene.path(paths.RECORD).write_text(json.dumps({"owned": {paths.GUARD: {}, drop_in: {}}}))
     for verb in ("settings", "install"):
         scene.does(verb, "say('error', 'mode: bad', faults=['mode: bad']); ends(2, 'mode: bad')")
     scene.does("restart-proxy", "")
+    scene.does("rescue", "assert order['kubelet_unit'] == 'k.service'")
 
     def body() -> None:
         scene.until(lambda: installed(scene) == 1)
         assert not scene.command.ready_file.exists()
         scene.relay = False
         scene.until(lambda: "rescue" in scene.begun())
+        scene.until(lambda: scene.of("pass.ended")[-1].data["verb"] == "rescue")
+        assert scene.of("pass.ended")[-1].data["exitCode"] == 0
 
     scene.play(body)
     assert any("starting with default settings: mode: bad" in event.message for event in scene.of("warning"))
