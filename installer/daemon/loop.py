@@ -341,6 +341,8 @@ class Daemon:
         report_end(self._cluster, self._policy, action, outcome)
         self._policy.ended(time.monotonic(), outcome, self._snapshot)
         self._poller.configuration = self._policy.configuration
+        if action is Action.SETTINGS:
+            self._serve_pages()  # if none are served yet
 
     # -- what others see ------------------------------------------------------------------
 

@@ -238,6 +238,20 @@ def test_a_daemon_whose_settings_turn_into_those_of_a_removal_claims_the_host_fo
     assert not scene.path(MODE_FILE).exists()
 
 
+@rule("R13")
+def test_pages_are_served_once_the_settings_are_corrected(scene: Scene) -> None:
+    scene.does("settings", "say('error', 'mode: bad', faults=['mode: bad']); ends(2, 'mode: bad')")
+
+    def body() -> None:
+        scene.reaches("converged")
+        assert not scene.of("pages.served")
+        scene.settings(listen="127.0.0.1:0")
+        scene.config.write_text("corrected")
+        scene.until(lambda: bool(scene.of("pages.served")), 10)
+
+    scene.play(body)
+
+
 def test_outside_a_pod_invalid_settings_end_the_daemon(scene: Scene) -> None:
     scene.command = replace(scene.command, identity="")
     scene.does("settings", "say('error', 'mode: bad', faults=['mode: bad']); ends(2)")
