@@ -163,9 +163,8 @@ class RuntimeState:
 def recorded_kubelet_unit(files: Files) -> str:
     """Return the unit that our drop-in belongs to, by the record; empty if it says nothing of that."""
     with contextlib.suppress(InstallerError, OSError, ValueError):
-        for path in mapping_at(parse_json(files.read(paths.RECORD) or b"{}"), "owned"):
-            if path.endswith(f".d/{paths.DROP_IN_NAME}"):
-                return path.split("/")[-2].removesuffix(".d")
+        owned = mapping_at(parse_json(files.read(paths.RECORD) or b"{}"), "owned")
+        return next(iter(paths.drop_in_units(owned)), "")
     return ""
 
 

@@ -5,6 +5,8 @@ The paths are upstream's where upstream has one, so that people find what they k
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 PROXY_UNIT = "cri-resource-manager.service"
 
 BINARY = "/opt/intel/bin/cri-resmgr"
@@ -94,6 +96,12 @@ UNIT_VARIABLE = "CRI_RESMGR_INSTALLER_UNIT"
 def drop_in(directory: str, unit: str) -> str:
     """The host path of our drop-in for kubelet's unit in the unit directory `directory`."""
     return f"{directory}/{unit}.d/{DROP_IN_NAME}"
+
+
+def drop_in_units(found: Iterable[str]) -> list[str]:
+    """The units to which those of these paths belong that are drop-ins of ours."""
+    ours = (path for path in found if path.endswith(f".d/{DROP_IN_NAME}"))
+    return [path.split("/")[-2].removesuffix(".d") for path in ours]
 
 
 def drop_in_directories(setting: str) -> tuple[str, ...]:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from installer.errors import InvalidInputError, UnservableHostError, failed_on_disk
 from installer.host.ports import Host
 from installer.inputs.load import Inputs, Request, load_inputs
+from installer.inputs.settings import Settings
 from installer.model import paths
 from installer.model.event import Emit
 from installer.model.hold import is_operators
@@ -33,7 +34,8 @@ def assess_host(request: Request, host: Host, emit: Emit) -> tuple[Run, Inputs, 
     try:
         machine = read_machine(host)
         store = RecordStore(host.files, load_record(host.files, machine.machine_id, machine.hostname))
-        request = replace(request, settings=with_drop_in_directory(request.settings, machine))
+        settings = _with_moved_kubelet(request, store.record)
+        request = replace(request, settings=with_drop_in_directory(settings, machine))
         inputs = load_inputs(request, store.record.known_digest)
         forgotten = _forgotten_configs(request, store.record, host)
         if forgotten and not request.inspect:
@@ -58,6 +60,15 @@ def assess_host(request: Request, host: Host, emit: Emit) -> tuple[Run, Inputs, 
         raise UnservableHostError(failure.message, f"{failure.hint}; nothing was touched") from error
     left = 0.0 if request.ask_first else request.restarts_left
     return Run(host, store, request.settings, emit, request.who, request.because, left), inputs, assessment
+
+
+def _with_moved_kubelet(request: Request, record: Record) -> Settings:
+    """A removal moves back the kubelet that we have moved, even if the settings name another unit: by hand
+    they are easily forgotten."""
+    settings, units = request.settings, paths.drop_in_units(record.owned)
+    if request.mode is not Mode.REMOVE or not units or settings.kubelet.unit in units:
+        return settings
+    return settings.model_copy(update={"kubelet": settings.kubelet.model_copy(update={"unit": units[0]})})
 
 
 def assess_good(request: Request, host: Host, emit: Emit) -> tuple[Run, Assessment] | None:

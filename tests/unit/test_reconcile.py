@@ -181,6 +181,19 @@ def test_the_record_tells_the_daemon_which_unit_kubelet_is(node: Node, payload: 
     assert recorded_kubelet_unit(node.fake.files) == ""
 
 
+def test_a_removal_with_forgotten_settings_moves_the_kubelet_that_was_moved(
+    node: Node, payload: Path
+) -> None:
+    """Else the proxy would be gone, and kubelet still on its relay."""
+    install(node, payload)
+    others = Settings(kubelet=KubeletSettings(unit="another-kubelet.service", settle_seconds=1))
+    asked = replace(request(payload, Mode.REMOVE), settings=others)
+    assert inspect(asked, node.fake.host).plan.kubelet_unit == KUBELET
+    reconcile(asked, node.fake.host, silent)
+    assert (node.on_relay, node.proxy_runs, node.kubelet_healthy()) == (False, False, True)
+    assert node.read(DROP_IN) is None
+
+
 def test_a_run_that_has_nothing_to_do_needs_nothing_that_changes_a_host(
     node: Node, payload: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
