@@ -136,13 +136,13 @@ def _changed(files: Files, originals: Mapping[str, str], remark: str = "") -> It
 
 
 def _frequencies(files: Files, originals: Mapping[str, str], cache: ProxyCache) -> Iterator[Return]:
-    """The limits that differ from the originals. Without originals: the limits of the CPUs that have a class,
-    compared with the hardware's."""
-    if originals:
-        return _changed(files, originals)
+    """The limits that differ from the originals. Those of a CPU that has a class, but no original (it was
+    offline then), are compared with the hardware's."""
     limits = _frequency_limits(f"cpu{cpu}" for cpu in cache.classed)
-    originals = {place: _read(files, place.replace("scaling", "cpuinfo")) for place in limits}
-    return _changed(files, originals, " (original unknown, using the hardware's limit)")
+    unknown = [place for place in limits if place not in originals]
+    hardwares = {place: _read(files, place.replace("scaling", "cpuinfo")) for place in unknown}
+    yield from _changed(files, originals)
+    yield from _changed(files, hardwares, " (original unknown, using the hardware's limit)")
 
 
 def _block_io(files: Files, container: RunningContainer, cgroup: str) -> Iterator[Return]:

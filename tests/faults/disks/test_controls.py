@@ -278,6 +278,21 @@ def test_without_an_original_the_hardware_says_it_and_only_for_cpus_with_a_class
     assert len([text for text in said if "original unknown" in text]) == 4, said
 
 
+def test_a_cpu_that_was_offline_before_gets_the_hardwares_limits(world: World) -> None:
+    """Its limits could not be kept. It came online under the proxy, which gave it its class."""
+    online = world.root / "sys/devices/system/cpu/cpu1/cpufreq"
+    offline, put = online.rename(world.directory / "offline"), world._put
+    world._put = lambda path, value: None if "/cpu1/" in path else put(path, value)  # type: ignore[method-assign]
+    world.run(CLASSES)
+    offline.rename(online)
+    for limit, khz in (("max", "3400000"), ("min", "3100000")):
+        put(f"sys/devices/system/cpu/cpu1/cpufreq/scaling_{limit}_freq", khz)
+    world.run(None)
+    assert world.read("sys/devices/system/cpu/cpu0/cpufreq/scaling_min_freq") == "1200000"
+    assert world.read("sys/devices/system/cpu/cpu1/cpufreq/scaling_min_freq") == "800000"
+    assert world.read("sys/devices/system/cpu/cpu1/cpufreq/scaling_max_freq") == "3500000"
+
+
 def test_what_was_set_before_us_is_no_original(world: World) -> None:
     """A program that kept none has installed this configuration."""
     world.run(CLASSES)
