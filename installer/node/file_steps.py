@@ -23,8 +23,9 @@ def write(files: Files, step: Step) -> None:
 def restore(files: Files, step: Step) -> None:
     original = step.file
     assert isinstance(original, FileState)
+    # systemd deletes the directory of a link once it is empty, and somebody may have deleted any other.
+    files.make_directory(posixpath.dirname(step.target))
     if original.kind is Kind.SYMLINK:
-        files.make_directory(posixpath.dirname(step.target))  # systemd deletes it once it is empty
         files.link(step.target, original.target, original.uid, original.gid)
     else:
         kept = HostPath(object_path(original.digest))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import struct
 import sys
 from collections.abc import Callable
@@ -192,6 +193,17 @@ def test_a_removal_with_forgotten_settings_moves_the_kubelet_that_was_moved(
     reconcile(asked, node.fake.host, silent)
     assert (node.on_relay, node.proxy_runs, node.kubelet_healthy()) == (False, False, True)
     assert node.read(DROP_IN) is None
+
+
+@rule("R6")
+def test_an_original_comes_back_although_somebody_has_deleted_its_directory(
+    node: Node, payload: Path
+) -> None:
+    install(node, payload)
+    shutil.rmtree(node.fake.root / "etc/cri-resmgr")
+    remove(node, payload)
+    assert node.read(paths.FALLBACK_CONFIG) == THEIRS
+    assert node.read(paths.RECORD) is None
 
 
 def test_a_run_that_has_nothing_to_do_needs_nothing_that_changes_a_host(
