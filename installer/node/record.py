@@ -197,7 +197,9 @@ def _recheck(record: Record, files: Files, machine_id: str, hostname: str) -> Lo
         path: claim for path, claim in record.claims.items() if not _is_still_ours(files.state(path), claim)
     }
     ours = {path: owned for path, owned in record.owned.items() if path not in others}
-    rechecked = Record(machine_id=machine_id, hostname=hostname, owned=ours)
+    renamed = record.machine_id == machine_id
+    controls = record.controls if renamed else {}
+    rechecked = Record(machine_id=machine_id, hostname=hostname, owned=ours, controls=controls)
     kept = objects_of(rechecked)
     dropped = (claim.before.digest for claim in others.values())
     return LoadedRecord(

@@ -293,6 +293,20 @@ def test_a_cpu_that_was_offline_before_gets_the_hardwares_limits(world: World) -
     assert world.read("sys/devices/system/cpu/cpu1/cpufreq/scaling_max_freq") == "3500000"
 
 
+@pytest.mark.parametrize("machine_id", ["", "f" * 32])
+def test_a_machine_that_was_renamed_keeps_its_originals_and_another_has_its_own(
+    world: World, machine_id: str
+) -> None:
+    """`machine_id`: another machine's, with a copy of the disk."""
+    world.run(CLASSES)
+    here = world.node.fake.identity
+    found = machine_id or here.machine_id
+    world.node.fake.identity = replace(here, hostname="another-name", machine_id=found)
+    world.run(None)
+    limit = world.read("sys/devices/system/cpu/cpu0/cpufreq/scaling_min_freq")
+    assert limit == ("800000" if machine_id else "1200000")
+
+
 def test_what_was_set_before_us_is_no_original(world: World) -> None:
     """A program that kept none has installed this configuration."""
     world.run(CLASSES)
