@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from installer.inputs.payload import Payload
 
 SUCCESSOR_NOT_READY = "successor-not-ready"  # the code of a finding
+# Without the proxy a kubelet with one of these would have no runtime, or not start at all.
+_NO_WAY_BACK = ("kubelet-base-is-relay", "kubelet-config-unreadable")
 _ALIKE = {"amd64": "x86_64", "arm64": "aarch64", "i386": "i686", "i486": "i686", "i586": "i686"}
 _EMBEDDED = {
     "k3s.service": "k3s",
@@ -115,6 +117,8 @@ def check_change(facts: Facts) -> tuple[Finding, ...]:
 def _check_removal(facts: Facts) -> Iterable[Finding]:
     """What keeps kubelet from returning to its base endpoint."""
     name = facts.unit.name
+    if facts.snapshot.kubelet.process is not None:
+        yield from (found for found in facts.kubelet.refusals if found.code in _NO_WAY_BACK)
     if not facts.restarts_kubelet:
         return
     if facts.unit.load_state == "masked":

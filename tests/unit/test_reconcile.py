@@ -37,7 +37,7 @@ from installer.node.history import read_history
 from installer.node.reconcile import inspect, preview, reconcile
 from installer.node.rescue import hold_kubelet, restart_proxy
 from installer.node.run import DAEMON
-from tests.faults.disks.crash import build
+from tests.faults.disks.crash import Entry, build
 from tests.faults.disks.node import KUBELET, Node, bare_node, program
 from tests.faults.disks.recorder import Careless
 from tests.lib.rules import rule
@@ -193,6 +193,39 @@ def test_a_removal_with_forgotten_settings_moves_the_kubelet_that_was_moved(
     reconcile(asked, node.fake.host, silent)
     assert (node.on_relay, node.proxy_runs, node.kubelet_healthy()) == (False, False, True)
     assert node.read(DROP_IN) is None
+
+
+@rule("R4")
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        (f"containerRuntimeEndpoint: {paths.RELAY_ENDPOINT}", "names the relay as kubelet's endpoint"),
+        ("containerRuntimeEndpoint: {{{", "not YAML"),
+    ],
+)
+def test_a_removal_is_refused_while_kubelets_own_configuration_leaves_it_no_runtime(
+    tmp_path: Path, payload: Path, monkeypatch: pytest.MonkeyPatch, text: str, why: str
+) -> None:
+    """kubelet's healthz would stay ok for minutes after the proxy is gone."""
+    config, runtime = (
+        "/var/lib/kubelet/config.yaml",
+        b"containerRuntimeEndpoint: /run/containerd/containerd.sock\n",
+    )
+    monkeypatch.setattr("tests.faults.disks.node._COMMAND", ("/usr/bin/kubelet", f"--config={config}"))
+    root = tmp_path / "node"
+    root.mkdir()
+    directory = {"/var/lib/kubelet": Entry("d", 0o755)}
+    build(bare_node() | directory | {config: Entry("f", 0o644, runtime)}, root)
+    node = Node(root, Careless())
+    install(node, payload)
+    write(node, config, text.encode())
+    before = every_file(node)
+    with pytest.raises(UnservableHostError, match=why):
+        remove(node, payload)
+    assert every_file(node) == before
+    write(node, config, runtime)
+    remove(node, payload)
+    assert not node.on_relay
 
 
 @rule("R6")
