@@ -72,8 +72,10 @@ def _compare(
     installed: Desired | None,
 ) -> Facts:
     """What should be, and what differs."""
-    removing = inputs.request.mode is Mode.REMOVE
+    removing, proxy = inputs.request.mode is Mode.REMOVE, snapshot.proxy.process
     runtime = kubelet.endpoint if removing else runtime_endpoint(inputs.request.settings, kubelet)
+    if removing and not runtime and proxy is not None:  # of a kubelet that does not run it may be unknown
+        runtime = proxy.flag("--runtime-socket") or ""
     desired = _desired(inputs, snapshot, kubelet) if installed is None else installed
     moved = was_moving_kubelet(record, snapshot)
     facts = Facts(inputs, snapshot, kubelet, desired, Changes(), runtime, moved)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import posixpath
 import shutil
 import struct
 import sys
@@ -27,11 +28,12 @@ from installer.host.ports import KnownDigest
 from installer.inputs.load import Request
 from installer.inputs.settings import KubeletSettings, Settings
 from installer.model import hold, paths
+from installer.model.containers import CgroupState, CpuResources
 from installer.model.event import Event, silent
 from installer.model.fleet import PlannedWork
 from installer.model.history import HistoryEntry
 from installer.model.hold import CLUSTER_MEMORY, PAUSE_FILE, why_paused
-from installer.model.host import FileState, Part
+from installer.model.host import FileState, Part, RunningContainer
 from installer.model.names import Mode
 from installer.node.history import read_history
 from installer.node.reconcile import inspect, preview, reconcile
@@ -46,6 +48,10 @@ from tests.lib.throwaway.payload import UNIT
 DROP_IN = paths.drop_in("/etc/systemd/system", KUBELET)
 SETTINGS = Settings(kubelet=KubeletSettings(settle_seconds=1))
 THEIRS = b"policy:\n  Active: topology-aware\n"
+CONFIG, CONFIGURED = (
+    "/var/lib/kubelet/config.yaml",
+    b"containerRuntimeEndpoint: /run/containerd/containerd.sock\n",
+)
 OPERATORS = "broken CPU map, ticket 4711"
 
 
@@ -63,6 +69,17 @@ def node(tmp_path: Path) -> Node:
     root = tmp_path / "node"
     root.mkdir()
     build(bare_node(), root)
+    return Node(root, Careless())
+
+
+@pytest.fixture
+def configured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Node:
+    """Its kubelet has the endpoint in its configuration."""
+    monkeypatch.setattr("tests.faults.disks.node._COMMAND", ("/usr/bin/kubelet", f"--config={CONFIG}"))
+    root = tmp_path / "configured"
+    root.mkdir()
+    found = {posixpath.dirname(CONFIG): Entry("d", 0o755), CONFIG: Entry("f", 0o644, CONFIGURED)}
+    build(bare_node() | found, root)
     return Node(root, Careless())
 
 
@@ -205,28 +222,31 @@ def test_a_removal_with_forgotten_settings_moves_the_kubelet_that_was_moved(
     ],
 )
 def test_a_removal_is_refused_while_kubelets_own_configuration_leaves_it_no_runtime(
-    tmp_path: Path, payload: Path, monkeypatch: pytest.MonkeyPatch, text: str, why: str
+    configured: Node, payload: Path, text: str, why: str
 ) -> None:
     """kubelet's healthz would stay ok for minutes after the proxy is gone."""
-    config, runtime = (
-        "/var/lib/kubelet/config.yaml",
-        b"containerRuntimeEndpoint: /run/containerd/containerd.sock\n",
-    )
-    monkeypatch.setattr("tests.faults.disks.node._COMMAND", ("/usr/bin/kubelet", f"--config={config}"))
-    root = tmp_path / "node"
-    root.mkdir()
-    directory = {"/var/lib/kubelet": Entry("d", 0o755)}
-    build(bare_node() | directory | {config: Entry("f", 0o644, runtime)}, root)
-    node = Node(root, Careless())
-    install(node, payload)
-    write(node, config, text.encode())
-    before = every_file(node)
+    install(configured, payload)
+    write(configured, CONFIG, text.encode())
+    before = every_file(configured)
     with pytest.raises(UnservableHostError, match=why):
-        remove(node, payload)
-    assert every_file(node) == before
-    write(node, config, runtime)
-    remove(node, payload)
-    assert not node.on_relay
+        remove(configured, payload)
+    assert every_file(configured) == before
+    write(configured, CONFIG, CONFIGURED)
+    remove(configured, payload)
+    assert not configured.on_relay
+
+
+@rule("R14")
+def test_containers_get_their_cpus_back_also_if_kubelet_does_not_run(configured: Node, payload: Path) -> None:
+    """Only its command line tells where its configuration is, and so its endpoint."""
+    install(configured, payload)
+    pinned = CgroupState("0", "0", "0-3", "0", shares=2)
+    created = CpuResources(shares=512)
+    cri = configured.fake.cri
+    cri.running = (RunningContainer("aaaa", "app", "pod", "default", False, created=created, cgroup=pinned),)
+    configured.systemd.stop(KUBELET, 0)
+    reconcile(request(payload, Mode.REMOVE), configured.fake.host, silent)
+    assert [one.cgroup for one in cri.running] == [replace(pinned, cpus="0-3", shares=512)]
 
 
 @rule("R6")

@@ -285,7 +285,8 @@ class _Systemd(FakeSystemd):
         if not works or not mode & 0o100:
             return "failed", failed(unit)
         unit = self.started(unit)
-        argv = (paths.BINARY, *variables["CONFIG_OPTIONS"].split())
+        options = (variables["CONFIG_OPTIONS"], variables.get("RUNTIME_OPTIONS", ""))
+        argv = (paths.BINARY, *" ".join(options).split())
         node.fake.processes.processes[unit.main_pid] = ProcessState(unit.main_pid, argv, variables)
         self._leave_state()
         return "done", unit
