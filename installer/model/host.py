@@ -14,8 +14,16 @@ from typing import NamedTuple
 
 from installer.model.containers import NO_MANAGERS, CgroupState, CpuResources, KubeletManagers, same_list
 from installer.model.jsontext import sha256_hex
-from installer.model.paths import GENERATION_VARIABLE, RELAY_ENDPOINT, UNIT_VARIABLE, same_endpoint
+from installer.model.paths import (
+    GENERATION_VARIABLE,
+    GUARD_VARIABLE,
+    RELAY_ENDPOINT,
+    UNIT_VARIABLE,
+    same_endpoint,
+)
 from installer.model.proxy import NO_CACHE, ProxyCache
+
+SHELLS = frozenset({"sh", "bash", "dash", "ash", "ksh", "zsh"})
 
 
 class Part(StrEnum):
@@ -216,14 +224,26 @@ class ProcessState:
         return self.environ.get(GENERATION_VARIABLE, "")
 
     @property
+    def is_shell(self) -> bool:
+        """Whether it is a shell: one in front of kubelet has not reached its `exec` yet or has none."""
+        return bool(self.argv) and is_shell(self.argv[0])
+
+    @property
     def uses_relay(self) -> bool:
-        """Whether this kubelet process uses the relay."""
-        endpoint = self.flag("--container-runtime-endpoint")
+        """Whether this kubelet process uses the relay. A shell whose child is kubelet does, if our guard has
+        composed the variable that it passes on with our flag."""
+        composed = self.environ.get(self.environ.get(GUARD_VARIABLE, ""), "") if self.is_shell else ""
+        endpoint = last_flag((*self.argv, *composed.split()), "--container-runtime-endpoint")
         return endpoint is not None and same_endpoint(endpoint, RELAY_ENDPOINT)
 
     def flag(self, name: str) -> str | None:
         """The value of the last `--name value` or `--name=value`, or None."""
         return last_flag(self.argv, name)
+
+
+def is_shell(word: str) -> bool:
+    """Whether a shell has this name. A login shell's has a leading hyphen."""
+    return word.rpartition("/")[2].removeprefix("-") in SHELLS
 
 
 def last_flag(argv: tuple[str, ...], name: str) -> str | None:

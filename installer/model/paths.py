@@ -89,6 +89,7 @@ CHANGING_UNIT_DIRECTORIES = UNIT_DIRECTORIES[:4]
 _PATH_LIMIT, _NAME_LIMIT = 4096, 255  # bytes: linux/limits.h
 
 GENERATION_VARIABLE = "CRI_RESMGR_INSTALLER_GENERATION"
+GUARD_VARIABLE = "CRI_RESMGR_GUARD_VARIABLE"  # names the variable that the guard composes
 PENDING = "pending-"  # prefix of a generation whose files are not all in place yet
 UNIT_VARIABLE = "CRI_RESMGR_INSTALLER_UNIT"
 

@@ -21,7 +21,7 @@ from installer.inputs.systemd_syntax import (
     split_assignments,
     split_words,
 )
-from installer.model.host import KubeletBase, UnitText
+from installer.model.host import SHELLS, KubeletBase, UnitText, is_shell
 from installer.model.paths import DROP_IN_NAME
 
 # What a command line runs, and whether a word appended to it, or a variable, still reaches kubelet.
@@ -30,7 +30,6 @@ from installer.model.paths import DROP_IN_NAME
 # nothing, so no script is read, and of a shell's `-c` only one plain `exec` of kubelet counts. The running
 # kubelet shows what another program does with its arguments.
 
-_SHELLS = frozenset({"sh", "bash", "dash", "ash", "ksh", "zsh"})
 _KUBELETS = frozenset({"kubelet", "hyperkube"})
 _CONTAINER_TOOLS = frozenset({"docker", "podman", "nerdctl", "ctr", "crictl", "rkt", "systemd-nspawn"})
 # They replace themselves with the program that follows their own options.
@@ -102,14 +101,9 @@ def find_launch(words: tuple[str, ...]) -> Launch:
     return Launch(rest[0], bare=bare)
 
 
-def is_shell(word: str) -> bool:
-    """Whether a shell has this name. A login shell's has a leading hyphen."""
-    return posixpath.basename(word).removeprefix("-") in _SHELLS
-
-
 def _is_program(word: str) -> bool:
     name = posixpath.basename(word)
-    known = name in _KUBELETS or name in _SHELLS or name in _LAUNCHERS or name == "busybox"
+    known = name in _KUBELETS or name in SHELLS or name in _LAUNCHERS or name == "busybox"
     return known or (word.startswith("/") and "=" not in word)
 
 

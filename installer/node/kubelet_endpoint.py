@@ -21,7 +21,6 @@ from installer.node.kubelet_command import (
     Passing,
     came_through,
     find_launch,
-    is_shell,
     judge_inline,
     launch_of,
     next_command_line,
@@ -261,7 +260,7 @@ def find_passing(
 
 def is_behind_shell(process: ProcessState | None) -> bool:
     """Whether the main process is a shell, which has not reached its `exec` yet or has none."""
-    return process is not None and bool(process.argv) and is_shell(process.argv[0])
+    return process is not None and process.is_shell
 
 
 def _shown(words: tuple[str, ...], process: ProcessState | None) -> Passing:

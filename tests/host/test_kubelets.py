@@ -306,6 +306,27 @@ def test_base_that_becomes_a_script_while_our_drop_in_repeats_its_old_line(boot:
     assert "nothing to do" in node.run("install").out
 
 
+def test_kubelet_that_became_a_child_of_a_shell_leaves_the_relay_with_us(boot: Boot) -> None:
+    """No new installation is possible then. The unit's main process does not show kubelet's endpoint."""
+    node = boot("kubeadm")
+    host, drop_in = node.host, "/usr/lib/systemd/system/kubelet.service.d/10-kubeadm.conf"
+    node.run("install")
+    lines = (host.root / drop_in[1:]).read_text().splitlines()
+    line = next(one for one in lines if one.startswith("ExecStart=/")).removeprefix("ExecStart=")
+    node.edit(drop_in, f"={line}", f"=/bin/sh -c '{line.replace('$', '$$')}; exit 1'")
+    host.systemctl("daemon-reload")
+    node.restart()
+
+    def endpoint() -> str:
+        return host.run("pgrep", "-f", "-a", "^/.*/kubelet --").stdout.split()[-1]
+
+    assert endpoint() == RELAY_FLAG
+    assert "kubelet its child" in node.command("install").err
+    node.run("remove")
+    assert endpoint() == "--container-runtime-endpoint=unix:///var/run/containerd/containerd.sock"
+    assert healthz(host) == "ok"
+
+
 @pytest.mark.parametrize(
     ("line", "found"),
     [

@@ -182,6 +182,22 @@ def test_a_kubelet_behind_a_shell_is_refused_once_and_not_called_stopped() -> No
     assert [one.code for one in found.refusals] == ["kubelet-behind-shell"]
 
 
+@pytest.mark.parametrize(
+    ("argv", "composed", "on_relay"),
+    [
+        (("/bin/sh", "-c", "kubelet $ARGS; exit 1"), f"--v=2 {OUR_FLAG}", True),
+        (("/bin/sh", "-c", "kubelet $ARGS; exit 1"), "--v=2", False),
+        (("/usr/bin/kubelet",), f"--v=2 {OUR_FLAG}", False),
+    ],
+    ids=["on the relay", "by the guard on its base endpoint", "a script has lost the variable"],
+)
+def test_a_shell_shows_the_endpoint_of_its_kubelet_by_what_the_guard_has_composed(
+    argv: tuple[str, ...], composed: str, on_relay: bool
+) -> None:
+    environ = {"CRI_RESMGR_GUARD_VARIABLE": "ARGS", "CRI_RESMGR_GUARD_FLAG": OUR_FLAG, "ARGS": composed}
+    assert ProcessState(7, argv, environ).uses_relay is on_relay
+
+
 def test_a_loaded_unit_without_readable_files_is_a_refusal_of_its_own() -> None:
     found = analysed(KubeletBase())
     assert [one.code for one in found.refusals] == ["kubelet-unit-unreadable"]
