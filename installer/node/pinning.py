@@ -241,7 +241,7 @@ def give_back(host: Host, endpoint: str, emit: Emit, *, everyone: bool) -> None:
         hint = "they keep what they have until they are recreated"
         emit(Event("warning", message, {"code": "pinned", "hint": hint}))
         return
-    for reset in done:
+    for reset in filter(None, done):
         data = {"id": reset.container.id, "code": "pinned"}
         if reset.problem:
             hint = "it keeps what it has until it is recreated"
@@ -250,12 +250,13 @@ def give_back(host: Host, endpoint: str, emit: Emit, *, everyone: bool) -> None:
             emit(Event("pinning.reset", reset.done, data))
 
 
-def _checked(reset: Reset, complaint: str, host: Host) -> Reset:
-    """The kernel's answer counts, not the absence of a complaint."""
-    problem = reset.problem or complaint
-    if not problem and (now := host.cri.cgroup(reset.container)) is not None:
-        problem = reset.missing(now)
-    return replace(reset, problem=problem)
+def _checked(reset: Reset, complaint: str, host: Host) -> Reset | None:
+    """The kernel's answer counts, not the absence of a complaint. None if the container has ended
+    meanwhile."""
+    if reset.problem:
+        return reset
+    now = host.cri.cgroup(reset.container)
+    return None if now is None else replace(reset, problem=complaint or reset.missing(now))
 
 
 def read_managers(files: Files) -> KubeletManagers:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -419,6 +420,20 @@ def test_each_container_is_reported_and_one_that_fails_does_not_stop_the_removal
     fake.cri.calls.clear()
     assert give_back(tmp_path, fake) == []
     assert "update" not in {call.method for call in fake.cri.calls}
+
+
+def test_a_container_that_has_ended_meanwhile_is_none_that_keeps_what_it_has(tmp_path: Path) -> None:
+    fake = pinned_host(tmp_path)
+    listed, update = fake.cri.running, fake.cri.update
+
+    def ends(endpoint: str, resources: Mapping[str, CpuResources], timeout: float = 10.0) -> dict[str, str]:
+        fake.cri.running = listed[:1]
+        return update(endpoint, resources, timeout) | {"bb": "not found: UpdateContainerResources"}
+
+    fake.cri.update = ends  # type: ignore[method-assign]
+    assert [(event.kind, event.data["id"]) for event in give_back(tmp_path, fake)] == [
+        ("pinning.reset", "aa")
+    ]
 
 
 def test_a_runtime_that_does_nothing_is_not_believed(tmp_path: Path) -> None:
