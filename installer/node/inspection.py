@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from dataclasses import replace
 
 from installer.errors import InvalidInputError, UnservableHostError, failed_on_disk
-from installer.host.ports import Host
+from installer.host.ports import Files, Host
 from installer.inputs.load import Inputs, Request, load_inputs
 from installer.inputs.settings import Settings
 from installer.model import paths
@@ -21,7 +22,7 @@ from installer.node.header import without_header
 from installer.node.kept import good_content, good_desired, lost_files
 from installer.node.kubelet_strategy import possible_drop_ins, with_drop_in_directory
 from installer.node.ownership import RecordStore
-from installer.node.record import Record, RecordStatus, load_record, may_be_earlier
+from installer.node.record import Record, RecordStatus, is_ours, load_record, may_be_earlier
 from installer.node.run import Run
 from installer.node.snapshot import read_machine, take_snapshot, with_probe
 
@@ -34,7 +35,7 @@ def assess_host(request: Request, host: Host, emit: Emit) -> tuple[Run, Inputs, 
     try:
         machine = read_machine(host)
         store = RecordStore(host.files, load_record(host.files, machine.machine_id, machine.hostname))
-        settings = _with_moved_kubelet(request, store.record)
+        settings = _with_moved_kubelet(request, store.record, host.files)
         request = replace(request, settings=with_drop_in_directory(settings, machine))
         inputs = load_inputs(request, store.record.known_digest)
         forgotten = _forgotten_configs(request, store.record, host)
@@ -62,13 +63,22 @@ def assess_host(request: Request, host: Host, emit: Emit) -> tuple[Run, Inputs, 
     return Run(host, store, request.settings, emit, request.who, request.because, left), inputs, assessment
 
 
-def _with_moved_kubelet(request: Request, record: Record) -> Settings:
+def _with_moved_kubelet(request: Request, record: Record, files: Files) -> Settings:
     """A removal moves back the kubelet that we have moved, even if the settings name another unit: by hand
-    they are easily forgotten."""
-    settings, units = request.settings, paths.drop_in_units(record.owned)
+    they are easily forgotten. Without a record, the drop-in itself tells."""
+    settings, units = request.settings, paths.drop_in_units(record.owned or _drop_ins(files))
     if request.mode is not Mode.REMOVE or not units or settings.kubelet.unit in units:
         return settings
     return settings.model_copy(update={"kubelet": settings.kubelet.model_copy(update={"unit": units[0]})})
+
+
+def _drop_ins(files: Files) -> Iterator[str]:
+    """Our drop-ins, of whatever units."""
+    for directory in paths.drop_in_directories(paths.AUTO):
+        for name in files.list(directory):
+            path = f"{directory}/{name}/{paths.DROP_IN_NAME}"
+            if is_ours(files.state(path), ()):
+                yield path
 
 
 def assess_good(request: Request, host: Host, emit: Emit) -> tuple[Run, Assessment] | None:

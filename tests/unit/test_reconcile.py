@@ -9,6 +9,7 @@ import shutil
 import struct
 import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -200,15 +201,19 @@ def test_the_record_tells_the_daemon_which_unit_kubelet_is(node: Node, payload: 
     assert recorded_kubelet_unit(node.fake.files) == ""
 
 
+@pytest.mark.parametrize("record", [True, False], ids=["record", "no record"])
 def test_a_removal_with_forgotten_settings_moves_the_kubelet_that_was_moved(
-    node: Node, payload: Path
+    node: Node, payload: Path, *, record: bool
 ) -> None:
     """Else the proxy would be gone, and kubelet still on its relay."""
     install(node, payload)
+    if not record:
+        node.fake.files.remove(paths.RECORD)
     others = Settings(kubelet=KubeletSettings(unit="another-kubelet.service", settle_seconds=1))
     asked = replace(request(payload, Mode.REMOVE), settings=others)
     assert inspect(asked, node.fake.host).plan.kubelet_unit == KUBELET
-    reconcile(asked, node.fake.host, silent)
+    with nullcontext() if record else pytest.raises(UnservableHostError, match="the record is missing"):
+        reconcile(asked, node.fake.host, silent)
     assert (node.on_relay, node.proxy_runs, node.kubelet_healthy()) == (False, False, True)
     assert node.read(DROP_IN) is None
 
