@@ -23,6 +23,7 @@ _CANARY_SHARE = "1%"
 CANARY_SECONDS = 900.0
 """Nobody waits longer for a canary that has not reported, nor for labelled ones of which none has begun:
 others go first in their place."""
+_FORGOTTEN_SECONDS = 4 * CANARY_SECONDS
 _WHY = 300  # characters of a failure
 _REASONS = 50  # failures that say why; annotations of an object have 256 KiB together
 _MOST_CANARIES = 1000  # where more nodes have the label
@@ -122,6 +123,13 @@ def is_over(breaker: Breaker, started: float) -> bool:
     """Whether it is the breaker of an earlier removal than the one whose DaemonSet was created at `started`:
     each removal has the same generation."""
     return breaker.generation == REMOVAL and breaker.begun < started
+
+
+def is_forgotten(breaker: Breaker, now: float) -> bool:
+    """Whether nodes have stopped asking for the generation before it has told anything: another one came in
+    between. Else, one that asks after CANARY_SECONDS would have become a canary."""
+    told = breaker.passed or breaker.succeeded or breaker.failures
+    return not told and now - max(breaker.begun, *breaker.canaries.values(), 0.0) >= _FORGOTTEN_SECONDS
 
 
 def allows_more(rules: FleetRules, nodes: int) -> bool:

@@ -166,6 +166,8 @@ class Rollout:
     def _pass_breaker(self) -> Move | None:
         """None if the generation may begin on this node."""
         there = breaker = self.state.breaker
+        if breaker is not None and breakers.is_forgotten(breaker, self.now):
+            breaker = None
         if breaker is None or breakers.is_over(breaker, self.state.started):
             # No node has begun it: the first one writes that it goes first.
             if self.state.labelled is None:

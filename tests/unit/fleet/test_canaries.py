@@ -196,3 +196,20 @@ def test_of_many_labelled_nodes_a_thousand_go_first() -> None:
     breaker = Breaker("one", canaries={f"n{at}": 1.0 for at in range(1000)}, labelled=1001)
     assert not may_be_canary(breaker, "another", labelled=True, nodes=10_000, now=2.0)
     assert may_be_canary(breaker, "n7", labelled=True, nodes=10_000, now=2.0)
+
+
+def test_a_generation_that_returns_untried_waits_for_labelled_nodes_again(store: Store) -> None:
+    """Another one was asked for before a canary could tell anything of it."""
+    a, b, _ = trio(store)
+    first, second = (Node(store, name, canary=True) for name in ("first", "second"))
+    assert first.begin().canary
+    first.end(ok=None)
+    store.now += 2 * 3600
+    assert not a.begin().granted
+    assert second.begin().canary
+    second.end()
+    assert "ring=canary" in b.begin().detail
+    store.now += 901
+    assert not a.begin().granted
+    store.now += 301
+    assert a.begin().granted
