@@ -51,7 +51,7 @@ def sweep(api: KubeApi, instance: str, now: float) -> Swept:
         )
     has_definition = any(each.resource == DEFINITIONS for each in owned)
     adjustments = find_adjustments(api) if has_definition else ()
-    clear_node_objects(api)
+    clear_node_objects(api, instance)
     delete_owned(api, [each for each in owned if not _holds(each, adjustments)])
     few = "1 Adjustment" if len(adjustments) == 1 else f"{len(adjustments)} Adjustments"
     return Swept(left=f"{few} of users, with the CustomResourceDefinition" if adjustments else "")

@@ -136,8 +136,9 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Overview:
-    """A fleet at one moment. `others`: how many nodes no DaemonSet selects, and have none of our annotations.
-    `time` is the API server's. `progress`: None while there is nothing to do."""
+    """A fleet at one moment. `others`: how many nodes no DaemonSet selects, and have none of our annotations;
+    or another installation does. `time` is the API server's. `progress`: None while there is nothing to
+    do."""
 
     time: str
     installations: tuple[FleetInstallation, ...]

@@ -17,7 +17,7 @@ from installer.model.instant import parse_time, plain_time
 from installer.model.names import COMPONENT_LABEL, LEFT, STATUS, Mode, mode_of, our_selector
 from installer.model.overview import NodeHealth, NodeView, Overview
 from installer.operator.api import NODES, PODS, KubeApi
-from installer.operator.inventory import Installed
+from installer.operator.inventory import Installed, find_installations
 from installer.operator.kube_objects import (
     Object,
     complaint_of,
@@ -56,12 +56,13 @@ class PodView:
 @dataclass(frozen=True, slots=True)
 class Listed:
     """What was listed besides the nodes. `pods` are by node and mode. `newest`: the revision of the newest
-    pod of each mode."""
+    pod of each mode. `others`: installations that are not judged, and whose nodes are not."""
 
     installations: tuple[Installed, ...]
     pods: Mapping[tuple[str, Mode], PodView]
     now: float
     newest: Mapping[Mode, str] = field(default_factory=dict)
+    others: tuple[Installed, ...] = ()
 
 
 def judge_nodes(api: KubeApi, installations: Sequence[Installed], instance: str = "") -> Overview:
@@ -72,9 +73,11 @@ def judge_nodes(api: KubeApi, installations: Sequence[Installed], instance: str 
         pod for each in namespaces for pod in api.list_objects(PODS, our_selector(instance), each)
     )
     newest = {mode: _newest(pods, mode) for mode in Mode}
+    given = {(each.namespace, each.name) for each in installations}
+    unjudged = tuple(each for each in find_installations(api) if (each.namespace, each.name) not in given)
     views, others = [], 0
     for node in api.list_objects(NODES):
-        view = judge_node(node, Listed(tuple(installations), pods, api.now(), newest))
+        view = judge_node(node, Listed(tuple(installations), pods, api.now(), newest, unjudged))
         others += view is None
         views += [view] if view is not None else []
     order = list(NodeHealth)
@@ -93,7 +96,8 @@ def find_unclean(api: KubeApi) -> tuple[NodeView, ...]:
 
 
 def judge_node(node: Object, listed: Listed) -> NodeView | None:
-    """Return None for a node that no DaemonSet selects and that has none of our annotations. Pure."""
+    """Return None for a node that no DaemonSet selects and that has none of our annotations, and for one of
+    another installation. Pure."""
     metadata = mapping_at(node, "metadata")
     name = text_at(metadata, "name")
     status = read_status(metadata)
@@ -104,7 +108,7 @@ def judge_node(node: Object, listed: Listed) -> NodeView | None:
     health, reason = NodeHealth.DIRTY, _left_reason(status) or _DESELECTED
     if modes:
         health, reason = _judge(node, status, pod, mode, listed.now)
-    elif status.get("state", "") in ("", Phase.REMOVED):
+    elif status.get("state", "") in ("", Phase.REMOVED) or is_of(listed.others, node):
         return None
     return NodeView(
         name,
@@ -153,11 +157,18 @@ def _unready(pod: PodView, reason: str) -> tuple[NodeHealth, str]:
     return (NodeHealth.TROUBLE, pod.complaint) if broken else (NodeHealth.WORKING, reason)
 
 
-def _selects(installation: Installed, name: str, labels: Mapping[str, Any]) -> bool:
+def _selects(installation: Installed, name: str, labels: Mapping[str, Any], doubt: bool = True) -> bool:
     try:
         return selects(installation.template, name, labels)
     except ValueError:
-        return True  # unknown affinity: rather show the node than hide it
+        return doubt  # unknown affinity: rather show the node than hide it
+
+
+def is_of(installations: Iterable[Installed], node: Object) -> bool:
+    """Whether one of them selects the Node."""
+    metadata = mapping_at(node, "metadata")
+    name, labels = text_at(metadata, "name"), mapping_at(metadata, "labels")
+    return any(_selects(each, name, labels, doubt=False) for each in installations)
 
 
 def read_status(metadata: Object) -> Mapping[str, str]:

@@ -11,7 +11,8 @@ from installer.model.daemon import Phase
 from installer.model.hold import PAUSE_ANNOTATION
 from installer.model.names import LAST_FAILURE, LEFT, NOT_READY_TAINT, READY_CONDITION, READY_LABEL, STATUS
 from installer.operator.api import NODES, STRATEGIC, ApiError, KubeApi
-from installer.operator.judge import read_status
+from installer.operator.inventory import find_installations
+from installer.operator.judge import is_of, read_status
 from installer.operator.kube_objects import Object, condition_of, items_at, mapping_at, text_at
 
 _ANNOTATIONS = (STATUS, LAST_FAILURE, PAUSE_ANNOTATION)
@@ -26,15 +27,23 @@ Retry = Callable[[Callable[[], Any]], Any]
 """Returns what the call returns, which it may try again."""
 
 
-def clear_node_objects(api: KubeApi, left: Collection[str] = (), retry: Retry = lambda call: call()) -> int:
-    """Clean every Node that is not in `left`; return how many had any of our keys. Raises ApiError.
+def clear_node_objects(
+    api: KubeApi, instance: str, left: Collection[str] = (), retry: Retry = lambda call: call()
+) -> int:
+    """Clean every Node that is not in `left` and that no other instance selects; return how many had any of
+    our keys. Raises ApiError.
 
     It lists all Nodes before it writes the first one: an API server forgets the place in a list after a few
     minutes (Kubernetes API concepts, "Retrieving large results sets in chunks"), and a large fleet takes
     longer. `retry` retries a call that had no answer.
     """
+    others = [each for each in retry(lambda: find_installations(api)) if each.instance != instance]
     nodes = retry(
-        lambda: [(text_at(each, "metadata", "name"), build_patches(each)) for each in api.list_objects(NODES)]
+        lambda: [
+            (text_at(each, "metadata", "name"), build_patches(each))
+            for each in api.list_objects(NODES)
+            if not is_of(others, each)
+        ]
     )
     marked = {name: patches for name, patches in nodes if any(patches) and name not in left}
     for name, patches in marked.items():

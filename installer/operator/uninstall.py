@@ -210,7 +210,7 @@ def uninstall(
     if target.namespace:
         _require_gone(waiting.until_gone({node.name for node in left}, removals=True))
     mark_left(api, {node.name: f"{_LEFT}: {node.reason or node.phase}" for node in left}, waiting.retry)
-    count = clear_node_objects(api, {node.name for node in left}, waiting.retry)
+    count = clear_node_objects(api, target.instance, {node.name for node in left}, waiting.retry)
     emit(Event("uninstall.nodes", f"cleaned {count} Nodes in the API server", {"nodes": count}))
     delete(waiting.retry(look_again))
     kept = waiting.until_none(

@@ -354,6 +354,29 @@ def test_a_removal_of_some_nodes_does_not_stand_for_all(begin: Begin, values: Pa
     assert Name(ACCOUNTS, "resources", "cri-resmgr-installer") in world.server.objects
 
 
+def test_the_nodes_of_another_installation_stay_as_they_are(tmp_path: Path) -> None:
+    """Each has a pool of its own."""
+    values = dict.fromkeys(("first", "second"), tmp_path)
+    for name, node in (("first", "n1"), ("second", "n2")):
+        values[name] = tmp_path / f"{name}.yaml"
+        given = VALUES.replace("agent: {enabled: true}\n", "").replace(
+            ", default: 'policy: {Active: none}'", ""
+        )
+        values[name].write_text(f"{given}name: {name}\nnodes: [{node}]\n")
+    with Fleet(n1="ready", n2="ready") as fleet:
+        world = World(fleet, values["first"])
+        fleet.apply(ManifestOptions(values=values["second"]))
+        fleet.rest()
+        paused = {"cri-resource-manager.intel.com/pause": "ours"}
+        fleet.server.patch(Name(NODES, "", "n2"), {"metadata": {"annotations": paused}})
+        before = fleet.server.get(Name(NODES, "", "n2"))
+        assert "n2" not in world.run("--name", "first", "--nodes", verb="report").stdout
+        world.uninstall(UninstallOptions(name="first"))
+        assert fleet.server.get(Name(NODES, "", "n2")) == before
+        assert STATUS not in fleet.server.get(Name(NODES, "", "n1"))["metadata"].get("annotations", {})
+        assert fleet.removed == {"n1"}
+
+
 @pytest.mark.parametrize("left", ["daemonsets", "pods"])
 def test_an_api_server_that_stays_away_says_nothing_of_clean_nodes(begin: Begin, left: str) -> None:
     world = begin(n1="stuck")

@@ -126,5 +126,5 @@ class Forgetful(KubeApi):
 
 def test_a_fleet_that_takes_longer_than_a_list_lasts_is_cleaned() -> None:
     api = Forgetful()
-    assert clear_node_objects(api) == 2
+    assert clear_node_objects(api, "ours") == 2
     assert api.written == ["n1", "n2"]
