@@ -4,7 +4,7 @@ pause, resume and retry."""
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from installer.cluster.leases import build_lease
@@ -115,7 +115,11 @@ def _read_rules(api: KubeApi, installed: Installed) -> FleetRules:
     """Read the rules from the settings that the nodes have; return the defaults where those are gone."""
     name = settings_map_of(installed.daemon_set)
     config_map = api.find(CONFIG_MAPS, installed.namespace, name) if name else {}
-    settings = parse_settings_map(config_map) if config_map else {}
+    return rules_of(parse_settings_map(config_map) if config_map else {})
+
+
+def rules_of(settings: Mapping[str, Any]) -> FleetRules:
+    """Return the rules in the settings of the nodes."""
     given, usual = mapping_at(settings, "rollout"), FleetRules()
     return FleetRules(
         concurrent_restarts=str(given.get("concurrentRestarts", usual.concurrent_restarts)),

@@ -40,7 +40,7 @@ from installer.operator.removal_daemonset import (
     settings_map_of,
     wait_seconds_of,
 )
-from installer.operator.rollout import why_paused
+from installer.operator.rollout import rules_of, why_paused
 from installer.operator.wait import Clock, Waiting
 
 _NAMED = 10  # objects or nodes in a message
@@ -69,6 +69,7 @@ class Target:
     removal: Installed | None
     settings: Mapping[str, Any]  # of the nodes
     patience: float  # seconds that may pass without progress
+    cleaning: float  # the same while nodes become clean: the first ones are watched meanwhile
     owned: tuple[Owned, ...]
     nodes: tuple[NodeView, ...]
     adjustments: int  # objects of our CRD that people have
@@ -108,13 +109,16 @@ def find(api: KubeApi, options: UninstallOptions) -> Target:
     namespace, owned = find_owned(api, instance, namespace) if instance else (namespace, ())
     settings = _read_settings(api, by_mode.get(Mode.INSTALL), by_mode.get(Mode.REMOVE))
     followed = mapping_at(settings, "removal").get("successor") == "nri"
+    patience = wait_seconds_of(settings) if options.wait is None else options.wait
+    soak = rules_of(settings).soak_seconds if followed and options.wait is None else 0.0
     return Target(
         instance,
         namespace,
         by_mode.get(Mode.INSTALL),
         by_mode.get(Mode.REMOVE),
         settings,
-        wait_seconds_of(settings) if options.wait is None else options.wait,
+        patience,
+        patience + soak,
         owned,
         judge_nodes(api, sets, instance).nodes if instance else find_unclean(api),
         len(find_adjustments(api)) if any(each.resource == DEFINITIONS for each in owned) else 0,
@@ -152,7 +156,7 @@ def describe(target: Target, options: UninstallOptions) -> Iterator[Event]:
     yield Event("uninstall.plan", where, {"instance": target.instance, "namespace": target.namespace})
     if target.installed is not None or target.removal is not None:
         what = "removes cri-resmgr from every node; each kubelet restarts once"
-        rest = f"waits for all of them, until {target.patience:g} s pass without progress"
+        rest = f"waits for all of them, until {target.cleaning:g} s pass without progress"
         yield Event("uninstall.plan", f"1. a removal {what}; {rest}")
     chosen = f"app.kubernetes.io/instance={target.instance}"
     yield Event("uninstall.plan", f"2. deletes the installer's objects with the label {chosen}:")
@@ -179,8 +183,9 @@ def uninstall(
     """Clean every node, then delete everything. Raises RolledBackError (exit 5) where nodes are not clean
     and their rights stay, RollbackFailedError (exit 6) where everything was deleted and nodes were left as
     they are, and ApiError."""
+    cleaning = Waiting(api, target.namespace, target.instance, target.cleaning, emit, clock)
     waiting = Waiting(api, target.namespace, target.instance, target.patience, emit, clock)
-    left = _clean_hosts(api, target, waiting, emit)
+    left = _clean_hosts(api, target, cleaning, emit)
     _require_clean(left, options)
 
     named = set[str]()

@@ -212,6 +212,26 @@ def test_a_node_that_fails_keeps_its_rights_until_it_is_clean(begin: Begin) -> N
     assert world.everything() == world.before
 
 
+def test_nodes_that_wait_while_canaries_are_watched_are_waited_for(begin: Begin, values: Path) -> None:
+    """An NRI plugin follows: for longer than `waitSeconds` no further node becomes clean."""
+    rules = "removal: {successor: nri}, rollout: {soakSeconds: 3000}"
+    values.write_text(f"{VALUES}settings: {{{rules}}}\n")
+    world = begin(n1="ready", n2="stuck")
+    since = world.virtual
+
+    def sleep(seconds: float) -> None:
+        world.virtual += seconds
+        if world.virtual - since > 3200 and world.fleet.played["n2"] == "stuck":
+            world.fleet.recover("n2")
+        world.fleet.rest()
+
+    with closing(world.api()) as client:
+        asked = UninstallOptions()
+        uninstall(client, find(client, asked), asked, world.emit, Clock(lambda: world.virtual, sleep))
+    assert world.fleet.removed == {"n1", "n2"}
+    assert world.everything() == world.before
+
+
 def test_a_node_that_is_silent_is_named_and_left(begin: Begin) -> None:
     world = begin(n1="ready", n2="gone")
     with pytest.raises(RollbackFailedError, match="n2: its kubelet is silent"):

@@ -118,7 +118,7 @@ def test_an_uninstallation_names_the_workloads_that_a_plugin_would_not_read() ->
     unready = find_unready(cluster)
     assert unready == ("team/deployments/late",)
     owned = Owned(PODS, "team", "x")
-    found = Target("it", "team", None, None, {}, 60.0, (owned,), (), 0, unready)
+    found = Target("it", "team", None, None, {}, 60.0, 60.0, (owned,), (), 0, unready)
     (warning,) = [each for each in describe(found, UninstallOptions()) if each.kind == "warning"]
     assert "NRI plugin: team/deployments/late; " in warning.message
 
