@@ -7,8 +7,12 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+from pydantic import ValidationError
+
 from installer.cluster.leases import build_lease
 from installer.cluster.size import all_poll_within, measure
+from installer.errors import InvalidInputError
+from installer.inputs.settings import RolloutSettings
 from installer.model.event import name_some
 from installer.model.fleet import FLEET, ROLLOUT, FleetRules
 from installer.model.hold import PAUSE_ANNOTATION
@@ -115,15 +119,21 @@ def _read_rules(api: KubeApi, installed: Installed) -> FleetRules:
     """Read the rules from the settings that the nodes have; return the defaults where those are gone."""
     name = settings_map_of(installed.daemon_set)
     config_map = api.find(CONFIG_MAPS, installed.namespace, name) if name else {}
-    return rules_of(parse_settings_map(config_map) if config_map else {})
+    try:
+        return rules_of(parse_settings_map(config_map) if config_map else {})
+    except InvalidInputError:
+        return FleetRules()
 
 
 def rules_of(settings: Mapping[str, Any]) -> FleetRules:
-    """Return the rules in the settings of the nodes."""
-    given, usual = mapping_at(settings, "rollout"), FleetRules()
+    """Return the rules in the settings of the nodes, which follow the defaults if these are invalid."""
+    try:
+        given = RolloutSettings.model_validate(mapping_at(settings, "rollout"))
+    except ValidationError:
+        return FleetRules()
     return FleetRules(
-        concurrent_restarts=str(given.get("concurrentRestarts", usual.concurrent_restarts)),
-        max_failures=str(given.get("maxFailures", usual.max_failures)),
-        order=str(given.get("order", usual.order)),
-        soak_seconds=float(given.get("soakSeconds", usual.soak_seconds)),
+        concurrent_restarts=str(given.concurrent_restarts),
+        max_failures=str(given.max_failures),
+        order=given.order,
+        soak_seconds=float(given.soak_seconds),
     )

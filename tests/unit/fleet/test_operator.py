@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from installer.cluster.leases import breaker_name, read_permits
+from installer.model.fleet import FleetRules
 from installer.model.names import Mode
 from installer.operator.inventory import Installed
-from installer.operator.rollout import build_pause
+from installer.operator.rollout import build_pause, rules_of
 from installer.operator.rollout_view import Released, RolloutLeases, build_rollout, read_leases, to_retry
 from tests.lib.fleet_bench import (
     DAEMONSET,
@@ -56,3 +59,17 @@ def test_a_rollout_is_seen_paused_resumed_and_retried(store: Store) -> None:
 def test_leases_of_others_are_passed_over() -> None:
     assert read_permits([{"metadata": {"name": "permit-x"}}, {"metadata": {"name": "other"}}, None]) == ()
     assert NAMESPACE.endswith("-rollout")
+
+
+@pytest.mark.parametrize(
+    "given",
+    [{"soakSeconds": "5m"}, {"concurrentRestarts": "2.5%"}, {"maxFailures": None}, {"order": []}, "fast"],
+)
+def test_rules_that_no_node_follows_are_the_defaults(given: object) -> None:
+    """The nodes report the fault; `report` and `rollout` have to show it."""
+    assert rules_of({"rollout": given}) == FleetRules()
+
+
+def test_rules_are_read_as_nodes_read_them() -> None:
+    given = {"concurrentRestarts": 5, "maxFailures": "2%", "order": "any", "soakSeconds": 60}
+    assert rules_of({"rollout": given}) == FleetRules("5", "2%", "any", 60.0)
