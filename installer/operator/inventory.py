@@ -113,8 +113,9 @@ def find_instance(api: KubeApi, namespace: str, asked: str) -> str:
     for resource in (DAEMON_SETS, SERVICE_ACCOUNTS):
         for each in _list(api, resource, OURS, namespace):
             found.add(text_at(each, "metadata", "labels", INSTANCE_LABEL))
-    if not found:  # an uninstallation was interrupted while its last namespace was being deleted
-        found = {text_at(each, "metadata", "labels", INSTANCE_LABEL) for each in _list(api, NAMESPACES, OURS)}
+    if not found:  # a person, or an interrupted uninstallation, has deleted the namespace of the pods
+        left = (each for resource in KINDS for each in _list(api, resource, OURS))
+        found = {text_at(each, "metadata", "labels", INSTANCE_LABEL) for each in left}
     found.discard("")
     if len(found) > 1:
         raise InvalidInputError(

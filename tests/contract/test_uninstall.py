@@ -20,9 +20,10 @@ from installer.errors import InvalidInputError, RollbackFailedError, RolledBackE
 from installer.manifests.inputs import ManifestOptions
 from installer.model.event import Event
 from installer.model.names import NOT_READY_TAINT, READY_CONDITION, READY_LABEL, STATUS, UNINSTALLING
+from installer.model.overview import NodeHealth, NodeView
 from installer.operator.api import ApiError
 from installer.operator.kube import KubeClient, connect_with
-from installer.operator.uninstall import UninstallOptions, find, uninstall
+from installer.operator.uninstall import UninstallOptions, find, left_behind, uninstall
 from installer.operator.wait import Clock
 from tests.lib.extras import EXTENSION
 from tests.lib.rules import rule
@@ -334,6 +335,28 @@ def test_without_its_daemonset_it_does_not_believe_that_nodes_are_clean(begin: B
     with pytest.raises(RolledBackError, match="n1: no DaemonSet is left to clean it"):
         world.uninstall()
     assert Name(ACCOUNTS, "resources", "cri-resmgr-installer") in world.server.objects
+
+
+@rule("R13")
+def test_what_the_deletion_of_its_namespaces_has_left_is_found(begin: Begin) -> None:
+    """They had everything that it usually finds an installation by."""
+    world = begin(n1="ready")
+    namespaces = {"resources", "cri-resmgr-installer-rollout", "cri-resmgr-installer-agent"}
+    for key in world.everything().keys() - world.before.keys():
+        if key in world.server.objects and {key.namespace, key.name} & namespaces:
+            world.server.delete(key)
+    world.server.finish_namespaces()
+    world.fleet.rest()
+    done = world.run("--yes")
+    assert (done.returncode, "n1: no DaemonSet is left to clean it" in done.stderr) == (5, True)
+    assert world.run("--yes", "--leave-nodes").returncode == 6
+    assert "clusterroles" not in {key.kind.plural for key in world.everything()}
+
+
+def test_every_node_that_was_left_is_in_the_command_that_cleans_it() -> None:
+    left = [NodeView(f"n{at}", NodeHealth.SILENT) for at in range(30)]
+    assert "--nodes n0,n1," in left_behind(left, "").hint
+    assert ",n28,n29 |" in left_behind(left, "").hint
 
 
 def test_a_stale_mark_does_not_stand_for_clean_nodes(begin: Begin) -> None:
