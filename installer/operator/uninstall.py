@@ -239,7 +239,7 @@ def _require_all_gone(left: Sequence[NodeView], kept: Sequence[str]) -> None:
 
 def left_behind(left: Sequence[NodeView], what: str) -> RollbackFailedError:
     """Build the error for nodes whose kubelet may keep running on the proxy, without an installer."""
-    names = ",".join(node.name for node in left[:_NAMED])
+    names = ",".join(node.name for node in left)
     return RollbackFailedError(
         f"{what}; nodes left uncleaned:\n{_lines(left)}",
         f"`cri-resmgr-installer manifests --mode remove --nodes {names} | kubectl apply -f -`, with your "
