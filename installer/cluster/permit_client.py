@@ -54,6 +54,7 @@ _MOVES = 4 + _TRIES  # two lookups of the size, the canaries, a holder; and the 
 _NODES_PATH = "/api/v1/nodes"
 _LONGEST = 7200.0  # seconds until a node asks again, whatever others have written down
 _NOT_FOUND, _CONFLICT = 404, 409
+_QUOTA = "exceeded quota"  # checkRequest of k8s.io/apiserver/pkg/admission/plugin/resourcequota
 _SUCCESSOR_PAUSE = 10.0  # seconds between two looks whether a plugin serves the node
 _RESOURCE_PAUSE = 30.0  # the same for its resource, and up to so many more
 _FAILED_REMOVAL = PlannedWork(REMOVAL, begins=True, removes=True)
@@ -63,7 +64,8 @@ class _FailedError(Exception):
     """The API server has not done what was asked for."""
 
     def __init__(self, answer: Answer) -> None:
-        denied = answer.denied or answer.code == _NOT_FOUND
+        # A full quota of the namespace is also a 403, and takes no right away.
+        denied = (answer.denied and _QUOTA not in answer.failure) or answer.code == _NOT_FOUND
         what = "the API server denies a permit" if denied else "the request for a permit failed"
         why, wait = f"{what}: {answer.failure}", answer.retry_after
         self.answer = PermitAnswer(why=why, wait=wait, failed=True, denied=denied)

@@ -41,6 +41,7 @@ def test_a_pause_stops_what_has_not_begun(store: Store) -> None:
         (Answer(401, failure="401"), True, 0),
         (Answer(403, failure="403"), True, 0),
         (Answer(404, failure="404"), True, 0),
+        (Answer(403, failure='403: leases "permit-1" is forbidden: exceeded quota: small'), False, 0),
     ],
 )
 def test_without_an_answer_planned_work_waits(
