@@ -189,7 +189,11 @@ class PermitClient:
         """Return it with its new version; None if another node has written it meanwhile. Raises
         _FailedError."""
         body = build_breaker(breaker, self._context.rollout_namespace, self._rules, nodes)
-        answer = self._write_lease(breaker_name(breaker.generation), breaker.version, body)
+        name = breaker_name(breaker.generation)
+        answer = self._write_lease(name, breaker.version, body)
+        if answer.code == _CONFLICT and not breaker.version:  # another's by now, or without our label
+            label = {"metadata": {"labels": body["metadata"]["labels"]}}
+            self._call("PATCH", f"{self._leases}/{name}", label)
         if answer.code == _CONFLICT:
             return None
         _checked(answer)

@@ -125,3 +125,16 @@ def test_a_breaker_that_many_have_tripped_fits_into_an_annotation() -> None:
         breaker = with_failure(breaker, f"a-rather-long-name-of-a-node-{at}", "ü" * 400, 1.0)
     said = build_breaker(breaker, NAMESPACE, RULES, 10_000)["metadata"]["annotations"]
     assert sum(len(text.encode()) for text in said.values()) < 200 << 10
+
+
+@pytest.mark.parametrize("asks_first", ["another", "the canary"])
+def test_a_breaker_that_has_lost_its_label_is_found_again(store: Store, asks_first: str) -> None:
+    """Without it, it is in no list of nodes; they would find it in their way for ever."""
+    a, b, _ = trio(store)
+    a.begin()
+    lease = store.objects[THE_BREAKER]
+    store.put(THE_BREAKER, {**lease, "metadata": {**lease["metadata"], "labels": {}}})
+    if asks_first == "another":
+        assert b.begin().detail == ": the canaries (a)"
+    assert a.end(ok=False).told
+    assert "it failed on node a" in b.begin().why
