@@ -15,7 +15,7 @@ from typing import TypeVar
 
 from installer.model.event import Emit, Event, name_some
 from installer.model.names import Mode, our_selector
-from installer.model.overview import NodeView
+from installer.model.overview import NodeHealth, NodeView
 from installer.operator.api import DAEMON_SETS, PODS, ApiError, KubeApi
 from installer.operator.inventory import find_installations
 from installer.operator.judge import is_clean, judge_nodes
@@ -74,6 +74,7 @@ class Waiting:
                     self._report_clean(sorted(fresh), sum(map(is_clean, views)), count)
                     left = tuple(_with_reason(each) for each in views if not is_clean(each))
                     known = bool(left) and all(each.name in given_up for each in left)
+                    done = done and not any(_is_new(each) for each in left)
                     if done or self._is_over(since) or (known and is_rolled_out(daemon_set, len(left))):
                         return left
             who = name_some([f"{each.name} ({each.reason or each.phase or 'at work'})" for each in left])
@@ -150,6 +151,11 @@ class Waiting:
         if fresh:
             message = f"clean: {name_some(fresh)} ({clean} of {count})"
             self._emit(Event("uninstall.progress", message, {"nodes": fresh, "clean": clean, "of": count}))
+
+
+def _is_new(node: NodeView) -> bool:
+    """Whether the DaemonSet's counts may lack the node: it has no pod yet."""
+    return node.mode is Mode.REMOVE and node.health is NodeHealth.WORKING
 
 
 def _with_reason(node: NodeView) -> NodeView:

@@ -27,7 +27,7 @@ from installer.operator.uninstall import UninstallOptions, find, left_behind, un
 from installer.operator.wait import Clock
 from tests.lib.extras import EXTENSION
 from tests.lib.rules import rule
-from tests.lib.throwaway.fleet import DAEMON_SETS, NODES, PODS, Fleet
+from tests.lib.throwaway.fleet import DAEMON_SETS, NODES, PODS, Fleet, build_node
 from tests.lib.throwaway.kubeserver import Kind, Name
 
 CONFIG_MAPS, ACCOUNTS = Kind("/api/v1", "configmaps"), Kind("/api/v1", "serviceaccounts")
@@ -231,6 +231,26 @@ def test_nodes_that_wait_while_canaries_are_watched_are_waited_for(begin: Begin,
         uninstall(client, find(client, asked), asked, world.emit, Clock(lambda: world.virtual, sleep))
     assert world.fleet.removed == {"n1", "n2"}
     assert world.everything() == world.before
+
+
+def test_a_node_that_joins_meanwhile_is_waited_for(begin: Begin) -> None:
+    """Its DaemonSet has not counted it yet, and would be done."""
+    world = begin(n1="ready")
+
+    def emit(event: Event) -> None:
+        world.emit(event)
+        if event.kind == "uninstall.removal":
+            world.server.create(NODES, "", build_node("n2"))
+
+    def sleep(seconds: float) -> None:
+        world.fleet.played["n2"] = "ready"
+        world.fleet.rest()
+        world.virtual += seconds
+
+    with closing(world.api()) as client:
+        asked = UninstallOptions()
+        uninstall(client, find(client, asked), asked, emit, Clock(lambda: world.virtual, sleep))
+    assert world.fleet.removed == {"n1", "n2"}
 
 
 def test_a_node_that_is_silent_is_named_and_left(begin: Begin) -> None:
