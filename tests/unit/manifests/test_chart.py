@@ -294,6 +294,27 @@ def test_a_hook_cleans_every_node_first() -> None:
     assert not [each for each in without if each["kind"] in ("Job", "Pod")]
 
 
+def rights_in(role: Object) -> set[tuple[str, str, str]]:
+    return {
+        (group, resource, verb)
+        for rule in role["rules"]
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    }
+
+
+@pytest.mark.parametrize("successor", ["none", "nri"])
+def test_the_hook_has_the_rights_of_each_role_that_it_marks(successor: str) -> None:
+    """Else the API server refuses the mark, after all nodes have been cleaned."""
+    settings = {"removal": {"successor": successor}}
+    found = rendered({**MINIMAL, "agent": {"enabled": True}, "settings": settings})
+    roles = [each for each in found if each["kind"] in ("Role", "ClusterRole")]
+    (hook,) = (each for each in roles if each["metadata"]["name"].endswith("-uninstall"))
+    marked = [each for each in roles if "helm.sh/hook" not in each["metadata"].get("annotations", {})]
+    assert set().union(*map(rights_in, marked)) <= rights_in(hook)
+
+
 # -- its schema --------------------------------------------------------------------------
 
 
