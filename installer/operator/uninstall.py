@@ -186,7 +186,7 @@ def uninstall(
     cleaning = Waiting(api, target.namespace, target.instance, target.cleaning, emit, clock)
     waiting = Waiting(api, target.namespace, target.instance, target.patience, emit, clock)
     left = _clean_hosts(api, target, cleaning, emit)
-    _require_clean(left, options)
+    _require_clean(left, options, _removal_of(target))
 
     named = set[str]()
 
@@ -210,7 +210,7 @@ def uninstall(
         _require_gone(waiting.until_gone(unreachable, removals=False))
         # Of two pods that started at once, after a boot, the installation's may have been the last.
         left = waiting.until_clean(_removal_of(target), {node.name for node in left})
-        _require_clean(left, options)
+        _require_clean(left, options, _removal_of(target))
     delete([each for each in owned if each.resource == DAEMON_SETS])
     if target.namespace:
         _require_gone(waiting.until_gone({node.name for node in left}, removals=True))
@@ -267,15 +267,18 @@ def _removal_of(target: Target) -> str:
     return removal_name(target.installed.name) if target.installed is not None else ""
 
 
-def _require_clean(left: Sequence[NodeView], options: UninstallOptions) -> None:
+def _require_clean(left: Sequence[NodeView], options: UninstallOptions, removal: str) -> None:
     """Raise RolledBackError where a reachable node is not clean."""
     answering = [node for node in left if node.reachable]
     if answering and not options.leave_nodes:
+        kept = (
+            f"; if you correct image or settings, delete DaemonSet {removal} just before" if removal else ""
+        )
         raise RolledBackError(
             f"nodes that are not clean: {len(answering)}; nothing was deleted, because cleaning needs it:\n"
             f"{_lines(answering)}",
-            "fix what the reasons name, then run the same command again: it continues. With --leave-nodes it "
-            "deletes everything, and leaves such nodes as they are",
+            f"fix what the reasons name, then run the same command again: it continues{kept}. With "
+            "--leave-nodes it deletes everything, and leaves such nodes as they are",
         )
 
 

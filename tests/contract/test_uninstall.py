@@ -357,6 +357,24 @@ def test_without_its_daemonset_it_does_not_believe_that_nodes_are_clean(begin: B
     assert Name(ACCOUNTS, "resources", "cri-resmgr-installer") in world.server.objects
 
 
+def test_a_removal_with_wrong_settings_is_made_anew_where_a_person_deletes_it(
+    begin: Begin, values: Path
+) -> None:
+    world, removal = begin(n1="stuck"), Name(DAEMON_SETS, "resources", "cri-resmgr-installer-removal")
+    with pytest.raises(RolledBackError) as failed:
+        world.uninstall(UninstallOptions(wait=30))
+    assert f"correct image or settings, delete DaemonSet {removal.name} just before" in failed.value.hint
+    installed = Name(DAEMON_SETS, "resources", "cri-resmgr-installer")
+    template = world.server.get(installed)["spec"]["template"]
+    template["spec"]["containers"][0]["image"] = "registry.example.org/corrected:1"
+    world.server.patch(installed, {"spec": {"template": template}})
+    world.server.delete(removal)
+    with pytest.raises(RolledBackError):
+        world.uninstall(UninstallOptions(wait=30))
+    (container,) = world.server.get(removal)["spec"]["template"]["spec"]["containers"]
+    assert container["image"] == "registry.example.org/corrected:1"
+
+
 @rule("R13")
 def test_what_the_deletion_of_its_namespaces_has_left_is_found(begin: Begin) -> None:
     """They had everything that it usually finds an installation by."""
