@@ -16,10 +16,10 @@ from typing import TypeVar
 from installer.model.event import Emit, Event, name_some
 from installer.model.names import Mode, our_selector
 from installer.model.overview import NodeHealth, NodeView
-from installer.operator.api import DAEMON_SETS, PODS, ApiError, KubeApi
+from installer.operator.api import DAEMON_SETS, NODES, PODS, ApiError, KubeApi
 from installer.operator.inventory import find_installations
 from installer.operator.judge import is_clean, judge_nodes
-from installer.operator.kube_objects import is_rolled_out, mapping_at, text_at
+from installer.operator.kube_objects import is_rolled_out, mapping_at, silent_since, text_at
 
 _PACE = 2.0  # seconds between two looks
 _LARGE = 500  # nodes; looks at more of them are further apart
@@ -83,8 +83,12 @@ class Waiting:
 
     def until_gone(self, excused: Collection[str], removals: bool) -> tuple[str, ...]:
         """Wait until our pods run on the excused nodes alone; return the other pods that remain when nothing
-        happens any more. `removals`: the pods of the removal have to end as well. Raises ApiError."""
-        return self.until_none("pods to end", lambda: self._pods(excused, removals))
+        happens any more, without those of silent nodes: they end when the node comes back. `removals`: the
+        pods of the removal have to end as well. Raises ApiError."""
+        if not self.until_none("pods to end", lambda: self._pods(excused, removals)):
+            return ()
+        silent = self.retry(lambda: set(self._find_silent()))
+        return self.retry(lambda: tuple(self._pods({*excused, *silent}, removals)))
 
     def until_none(self, what: str, find: Callable[[], Iterable[str]]) -> tuple[str, ...]:
         """Wait until nothing is found; return what is found when nothing happens any more. Raises
@@ -115,6 +119,10 @@ class Waiting:
         for each in self._api.list_objects(PODS, selector, self._namespace):
             if text_at(each, "spec", "nodeName") not in excused:
                 yield text_at(each, "metadata", "name")
+
+    def _find_silent(self) -> Iterator[str]:
+        nodes = self._api.list_objects(NODES)
+        return (text_at(each, "metadata", "name") for each in nodes if silent_since(each) is not None)
 
     def _is_over(self, since: float) -> bool:
         return self._clock.now() - since >= self._patience

@@ -233,6 +233,31 @@ def test_nodes_that_wait_while_canaries_are_watched_are_waited_for(begin: Begin,
     assert world.everything() == world.before
 
 
+@pytest.mark.parametrize("last", ["cri-resmgr-installer", "cri-resmgr-installer-removal"])
+def test_a_clean_node_that_is_switched_off_meanwhile_holds_nothing_up(
+    begin: Begin, monkeypatch: pytest.MonkeyPatch, last: str
+) -> None:
+    """Its pod ends when it is on again."""
+    world = begin(n1="ready", n2="ready")
+    silent = {"type": "Ready", "status": "Unknown", "lastTransitionTime": "2026-01-01T00:00:00Z"}
+    delete = KubeClient.delete
+
+    def switch_off(client: KubeClient, resource: Any, namespace: str, name: str) -> None:
+        if name == last and resource.plural == "daemonsets":
+            world.fleet.played["n2"] = "gone"
+            world.server.patch(node("n2"), {"status": {"conditions": [silent]}})
+        delete(client, resource, namespace, name)
+
+    monkeypatch.setattr(KubeClient, "delete", switch_off)
+    if last.endswith("-removal"):
+        world.uninstall(UninstallOptions(wait=30))
+    else:  # whether its pod has undone the removal since is not known
+        with pytest.raises(RollbackFailedError, match="n2: its kubelet is silent"):
+            world.uninstall(UninstallOptions(wait=30))
+    left = {name.kind.plural for name in world.everything().keys() - world.before.keys()}
+    assert left == {"pods"}
+
+
 def test_a_node_that_joins_meanwhile_is_waited_for(begin: Begin) -> None:
     """Its DaemonSet has not counted it yet, and would be done."""
     world = begin(n1="ready")
