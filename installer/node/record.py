@@ -132,7 +132,6 @@ class LoadedRecord(NamedTuple):
     record: Record
     status: RecordStatus
     orphans: tuple[str, ...] = ()  # digests of kept originals that `record` no longer refers to
-    unclaimed: tuple[str, ...] = ()  # what is at paths that `record` no longer claims
 
 
 NOTHING_LOADED = LoadedRecord(Record(), RecordStatus.MISSING)
@@ -203,12 +202,10 @@ def _recheck(record: Record, files: Files, machine_id: str, hostname: str) -> Lo
     rechecked = Record(machine_id=machine_id, hostname=hostname, owned=ours, controls=controls)
     kept = objects_of(rechecked)
     dropped = (claim.before.digest for claim in others.values())
-    there = {path: files.state(path) for path in others}
     return LoadedRecord(
         rechecked,
         RecordStatus.FOREIGN,
         tuple(dict.fromkeys(digest for digest in dropped if digest and digest not in kept)),
-        tuple(path for path, state in there.items() if state.exists and state != others[path].before),
     )
 
 

@@ -44,7 +44,6 @@ from tests.faults.disks.crash import Entry, build
 from tests.faults.disks.node import KUBELET, Node, bare_node, program
 from tests.faults.disks.recorder import Careless
 from tests.lib.rules import rule
-from tests.lib.throwaway.payload import UNIT
 
 DROP_IN = paths.drop_in("/etc/systemd/system", KUBELET)
 SETTINGS = Settings(kubelet=KubeletSettings(settle_seconds=1))
@@ -303,19 +302,6 @@ def test_an_edited_drop_in_of_a_renamed_node_is_removed(node: Node, payload: Pat
     assert node.read(DROP_IN) is None
     assert not node.on_relay
     assert edited(node) == [text]
-
-
-@rule("R13")
-def test_what_a_renamed_nodes_removal_leaves_is_named(node: Node, payload: Path) -> None:
-    """Else the proxy would run on, without its program, on a node that is said to be clean."""
-    install(node, payload)
-    rename(node)
-    write(node, paths.PROXY_UNIT_FILE, UNIT.encode())
-    with pytest.raises(UnservableHostError, match=f"files are ours:\n  {paths.PROXY_UNIT_FILE}$"):
-        remove(node, payload)
-    assert (node.on_relay, node.proxy_runs) == (False, True)
-    reconcile(replace(request(payload, Mode.REMOVE), without_record=True), node.fake.host, silent)
-    assert (node.proxy_runs, node.read(paths.PROXY_UNIT_FILE)) == (False, None)
 
 
 @rule("R6")
