@@ -244,8 +244,6 @@ class Daemon:
         if superseded and not self._ending and self._runtime_state.insist():
             superseded = False
             self._policy.remove_again()
-        if not (superseded or self._ending or self._child):
-            self._runtime_state.restore(self._policy.configuration.mode)
         self._snapshot = replace(
             snapshot,
             settings=self._settings_token() if full else before.settings,

@@ -3,8 +3,7 @@
 The claim says which daemon acts on this host: the last that came. But a removal takes the host back from an
 installation: after a boot the pods of both start at once, in any order. A daemon that finds another's name in
 the claim has been replaced, and stays so when its container restarts, because the claim lists whom its writer
-replaced. The last pod of a removal deletes the claim, and then a replaced daemon begins anew. It also does so
-when the daemon that replaced it was killed and gives no sign of life any more.
+replaced. The last pod of a removal deletes the claim, and then a replaced daemon begins anew.
 
 The stamps say when we restarted kubelet. A crash between two writes loses the newest stamp at worst. An
 unreadable file counts as none.
@@ -30,8 +29,6 @@ MODE_FILE = f"{paths.OUR_RUNTIME}/mode.json"
 STAMPS = f"{paths.OUR_RUNTIME}/restarts.json"
 _KEPT = 20  # of replaced daemons, and of stamps
 _VACANT = 30.0  # seconds; a removal deletes the claim, and restores it when its pass has ended
-_LIFE = 60.0  # seconds between two signs of life
-_DEAD = 900.0  # seconds without one: a container that crashes starts again within five minutes
 
 
 class RuntimeState:
@@ -55,7 +52,7 @@ class RuntimeState:
         found = self._load(MODE_FILE)
         by, replaced = str(found.get("by", "")), _strings(found.get("replaced"))
         if by != self._identity:
-            if self._identity in replaced and self._silence(found) < _DEAD:
+            if self._identity in replaced:
                 self._refused = True
                 return False
             replaced = (*replaced, by) if by else replaced
@@ -75,21 +72,14 @@ class RuntimeState:
         self._write(self._mode)
 
     def restore(self, mode: Mode) -> None:
-        """Write our claim again if it is gone, because a removal deletes it, if our mode has changed, or as a
-        sign of life."""
+        """Write our claim again if it is gone, because a removal deletes it, or if our mode has changed."""
         self._mode, found = mode, self._load(MODE_FILE)
-        is_stale = found.get("mode") != mode.value or self._silence(found) >= _LIFE
-        if not found or (found.get("by") == self._identity and is_stale):
+        if not found or (found.get("by") == self._identity and found.get("mode") != mode.value):
             self._write(mode)
 
     def _write(self, mode: Mode) -> None:
-        claim = {"mode": mode.value, "alive": self._now(), "by": self._identity, "replaced": self._replaced}
+        claim = {"mode": mode.value, "when": self._now(), "by": self._identity, "replaced": self._replaced}
         self._save(MODE_FILE, claim)
-
-    def _silence(self, claim: dict[str, Any]) -> float:
-        """How long ago its writer gave a sign of life, in seconds; 0 if it gives none."""
-        alive = claim.get("alive")
-        return self._now() - alive if isinstance(alive, (int, float)) else 0.0
 
     def forget(self, *, everything: bool = True) -> None:
         """Called at our end; does nothing if another daemon has come since. A removal deletes its claim, so
@@ -115,10 +105,9 @@ class RuntimeState:
         return self._refused or came
 
     def is_vacant(self) -> bool:
-        """Whether nobody has claimed the host for a while. For a daemon that was replaced."""
+        """Whether there has been no claim for a while. For a daemon that was replaced."""
         now = self._now()
-        found = self._load(MODE_FILE)
-        if found and self._silence(found) < _DEAD:
+        if self._load(MODE_FILE):
             self._vacant_since = None
             return False
         self._vacant_since = now if self._vacant_since is None else self._vacant_since

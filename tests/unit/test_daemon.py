@@ -131,31 +131,6 @@ def test_one_that_was_replaced_knows_when_nobody_acts_any_more(files: RootedFile
     assert runtime_state(files, "installing").claim(Mode.INSTALL)
 
 
-@rule("R4", "R13")
-def test_a_daemon_that_was_killed_does_not_keep_the_host_from_the_one_that_yielded(
-    files: RootedFiles,
-) -> None:
-    """Its claim stays. A container that crashes gives signs of life in between, and keeps it."""
-    wall = Wall()
-    installing, removing = (runtime_state(files, name, wall) for name in ("installing", "removing"))
-    installing.claim(Mode.INSTALL)
-    removing.claim(Mode.REMOVE)
-    for _ in range(20):
-        wall.now += 300
-        removing.restore(Mode.REMOVE)
-        assert not installing.is_vacant()
-        assert not runtime_state(files, "installing", wall).claim(Mode.INSTALL)
-    wall.now += 3600
-    assert not installing.is_vacant()
-    wall.now += 60
-    assert installing.is_vacant()
-    again = runtime_state(files, "installing", wall)
-    assert again.claim(Mode.INSTALL)
-    assert removing.superseded()  # if it was only frozen: a removal then takes the host back
-    assert removing.insist()
-    assert again.superseded()
-
-
 def test_a_removal_that_ends_unfinished_gives_the_host_back(files: RootedFiles) -> None:
     installing, removing = runtime_state(files, "installing"), runtime_state(files, "removing")
     installing.claim(Mode.INSTALL)
