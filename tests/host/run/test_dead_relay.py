@@ -1,6 +1,7 @@
 """`run` on a real host when the proxy dies, hangs or is silent."""
 
 import os
+import shutil
 import signal
 import threading
 import time
@@ -62,11 +63,14 @@ def test_kubelet_leaves_a_relay_whose_unit_is_gone_and_cannot_be_repaired(node: 
         unit.unlink()
         unit.mkdir()
         (unit / "theirs").touch()
-        node.host.systemctl("daemon-reload")
-        node.host.systemctl("stop", PROXY)
-        within(30.0 + BUSY, lambda: off_relay(node))
-        wait_healthy(node.host)
-        assert "refused" in [data["phase"] for data in running.of("state")]
+        try:
+            node.host.systemctl("daemon-reload")
+            node.host.systemctl("stop", PROXY)
+            within(30.0 + BUSY, lambda: off_relay(node))
+            wait_healthy(node.host)
+            assert "refused" in [data["phase"] for data in running.of("state")]
+        finally:
+            shutil.rmtree(unit)
 
 
 @rule("R4", "R13")
