@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from operator import attrgetter
 from typing import Any
 
@@ -56,34 +57,39 @@ class PodView:
 @dataclass(frozen=True, slots=True)
 class Listed:
     """What was listed besides the nodes. `pods` are by node and mode. `newest`: the revision of the newest
-    pod of each mode. `others`: installations that are not judged, and whose nodes are not."""
+    pod of each mode."""
 
     installations: tuple[Installed, ...]
     pods: Mapping[tuple[str, Mode], PodView]
     now: float
     newest: Mapping[Mode, str] = field(default_factory=dict)
-    others: tuple[Installed, ...] = ()
 
 
 def judge_nodes(api: KubeApi, installations: Sequence[Installed], instance: str = "") -> Overview:
     """Return every node with its health, the worst first, without rollouts. `instance`: of the pods; by
-    default of all. Raises ApiError."""
+    default of all. A node that only another installation selects is not ours. Raises ApiError."""
     namespaces = sorted({each.namespace for each in installations})
     pods = read_pods(
         pod for each in namespaces for pod in api.list_objects(PODS, our_selector(instance), each)
     )
     newest = {mode: _newest(pods, mode) for mode in Mode}
-    given = {(each.namespace, each.name) for each in installations}
-    unjudged = tuple(each for each in find_installations(api) if (each.namespace, each.name) not in given)
+    theirs = cache(lambda: _other_installations(api, installations))  # asked for once, and seldom
     views, others = [], 0
     for node in api.list_objects(NODES):
-        view = judge_node(node, Listed(tuple(installations), pods, api.now(), newest, unjudged))
-        others += view is None
-        views += [view] if view is not None else []
+        view = judge_node(node, Listed(tuple(installations), pods, api.now(), newest))
+        if view is None or (view.mode is None and is_of(theirs(), node)):
+            others += 1
+        else:
+            views.append(view)
     order = list(NodeHealth)
     views.sort(key=lambda view: (order.index(view.health), view.name))
     when = plain_time(api.now())
     return Overview(when, tuple(installations), tuple(views), others)
+
+
+def _other_installations(api: KubeApi, ours: Iterable[Installed]) -> tuple[Installed, ...]:
+    known = {(each.namespace, each.name) for each in ours}
+    return tuple(each for each in find_installations(api) if (each.namespace, each.name) not in known)
 
 
 def find_unclean(api: KubeApi) -> tuple[NodeView, ...]:
@@ -96,8 +102,7 @@ def find_unclean(api: KubeApi) -> tuple[NodeView, ...]:
 
 
 def judge_node(node: Object, listed: Listed) -> NodeView | None:
-    """Return None for a node that no DaemonSet selects and that has none of our annotations, and for one of
-    another installation. Pure."""
+    """Return None for a node that no DaemonSet selects and that has none of our annotations. Pure."""
     metadata = mapping_at(node, "metadata")
     name = text_at(metadata, "name")
     status = read_status(metadata)
@@ -108,7 +113,7 @@ def judge_node(node: Object, listed: Listed) -> NodeView | None:
     health, reason = NodeHealth.DIRTY, _left_reason(status) or _DESELECTED
     if modes:
         health, reason = _judge(node, status, pod, mode, listed.now)
-    elif status.get("state", "") in ("", Phase.REMOVED) or is_of(listed.others, node):
+    elif status.get("state", "") in ("", Phase.REMOVED):
         return None
     return NodeView(
         name,
