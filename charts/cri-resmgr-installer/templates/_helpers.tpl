@@ -45,12 +45,12 @@ suffixes that are appended, it must still fit into a label.
 {{/* Without `labels`: a DaemonSet's selector can never be changed. */}}
 {{- define "cri-resmgr-installer.selectorLabels" -}}
 app.kubernetes.io/name: {{ .Chart.Name }}
-app.kubernetes.io/instance: {{ include "cri-resmgr-installer.fullname" . }}
+app.kubernetes.io/instance: {{ include "cri-resmgr-installer.fullname" . | quote }}
 {{- end -}}
 
 {{- define "cri-resmgr-installer.agentSelectorLabels" -}}
 app.kubernetes.io/name: cri-resmgr-agent
-app.kubernetes.io/instance: {{ include "cri-resmgr-installer.fullname" . }}
+app.kubernetes.io/instance: {{ include "cri-resmgr-installer.fullname" . | quote }}
 {{- end -}}
 
 {{/* The usual labels of a chart; never on pods, which a new version of the chart alone would replace. */}}

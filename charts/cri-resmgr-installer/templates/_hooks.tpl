@@ -1,7 +1,7 @@
 {{/* Not the labels by which `uninstall` finds what to delete: it would delete its own rights. */}}
 {{- define "cri-resmgr-installer.hookLabels" -}}
 app.kubernetes.io/name: cri-resmgr-installer-hooks
-app.kubernetes.io/instance: {{ include "cri-resmgr-installer.fullname" . }}
+app.kubernetes.io/instance: {{ include "cri-resmgr-installer.fullname" . | quote }}
 {{ include "cri-resmgr-installer.chartLabels" . }}
 {{- end -}}
 
@@ -26,7 +26,7 @@ restartPolicy: Never
 {{- with $values.imagePullSecrets }}
 imagePullSecrets:
   {{- range . | uniq | sortAlpha }}
-  - name: {{ . }}
+  - name: {{ . | quote }}
   {{- end }}
 {{- end }}
 nodeSelector:
@@ -42,7 +42,7 @@ securityContext:
     type: RuntimeDefault
 containers:
   - name: command
-    image: {{ required "hooks.image: must be given: it has the commands for a whole cluster" $values.hooks.image }}
+    image: {{ required "hooks.image: must be given: it has the commands for a whole cluster" $values.hooks.image | quote }}
     {{- with $values.imagePullPolicy }}
     imagePullPolicy: {{ . }}
     {{- end }}

@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import re
 from base64 import b64decode
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from tests.unit.manifests.rendering import IMAGE, NAMES, Maker, options_of, pod_
 
 CHART = Path(__file__).parents[3] / "charts" / "cri-resmgr-installer"
 MINIMAL = {"images": {"installer": IMAGE}, "hooks": {"image": "registry.example.org/operator:1"}}
+INSTANCE = "app.kubernetes.io/instance"
 Object = dict[str, Any]
 
 
@@ -194,6 +195,12 @@ MORE: tuple[Object, ...] = (
         "imagePullSecrets": ["z", "a", "z"],
     },
     {"nodeSelector": {"pool": "", "kubernetes.io/os": "linux"}, "affinity": {"podAffinity": {"x": [1]}}},
+    # What YAML reads as a number, a boolean or nothing.
+    *(
+        {"name": word, "namespace": word, "agent": {"enabled": True, "namespace": word}}
+        | {"images": {"installer": word, "agent": "10:20"}, "imagePullSecrets": [word], "nodes": [word]}
+        for word in ("123", "0x10", "on", "null", "2026-01-01")
+    ),
 )
 
 
@@ -235,6 +242,19 @@ def test_three_lines_are_enough() -> None:
     text = (CHART / "ci" / "minimal-values.yaml").read_text()
     assert text.count("\n") <= 3
     assert the(rendered(yamltext.load(text)), "DaemonSet")
+
+
+@pytest.mark.parametrize("word", ["123", "on", "null"])
+def test_a_name_is_a_text_in_every_object(word: str) -> None:
+    def texts(value: Any) -> Iterator[Any]:
+        for key, each in value.items() if isinstance(value, dict) else ():
+            yield from [each] if key in ("name", "namespace", "image", INSTANCE) else texts(each)
+        for each in value if isinstance(value, list) else ():
+            yield from texts(each)
+
+    hooks = {"image": word}
+    found = render_chart(CHART, {**MINIMAL, "name": word, "hooks": hooks}, word, "cri-resmgr-installer")
+    assert [each for each in texts(found) if not isinstance(each, str)] == []
 
 
 def test_a_release_of_another_name_has_it_everywhere() -> None:
