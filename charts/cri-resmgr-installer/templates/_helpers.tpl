@@ -42,9 +42,12 @@ suffixes that are appended, it must still fit into a label.
 {{- else if .Values.admissionPolicies }}true{{ end -}}
 {{- end -}}
 
-{{/* Without `labels`: a DaemonSet's selector can never be changed. */}}
+{{/*
+Without `labels`: a DaemonSet's selector can never be changed. Not the chart's name, which is another one under an alias:
+`report` and `uninstall` find what is ours by the first label.
+*/}}
 {{- define "cri-resmgr-installer.selectorLabels" -}}
-app.kubernetes.io/name: {{ .Chart.Name }}
+app.kubernetes.io/name: cri-resmgr-installer
 app.kubernetes.io/instance: {{ include "cri-resmgr-installer.fullname" . | quote }}
 {{- end -}}
 

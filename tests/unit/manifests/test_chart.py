@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from base64 import b64decode
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,13 +18,13 @@ from hack.chart_schema import build_schema
 from installer import __version__
 from installer.manifests import ManifestOptions, render_objects
 from installer.manifests.inputs import load_inputs
+from installer.model.names import INSTANCE_LABEL, NAME_LABEL
 from tests.lib import yamltext
 from tests.lib.charts import engine, lint_chart, load_chart, render_chart
 from tests.unit.manifests.rendering import IMAGE, NAMES, Maker, options_of, pod_of, the
 
 CHART = Path(__file__).parents[3] / "charts" / "cri-resmgr-installer"
 MINIMAL = {"images": {"installer": IMAGE}, "hooks": {"image": "registry.example.org/operator:1"}}
-INSTANCE = "app.kubernetes.io/instance"
 Object = dict[str, Any]
 
 
@@ -248,7 +249,7 @@ def test_three_lines_are_enough() -> None:
 def test_a_name_is_a_text_in_every_object(word: str) -> None:
     def texts(value: Any) -> Iterator[Any]:
         for key, each in value.items() if isinstance(value, dict) else ():
-            yield from [each] if key in ("name", "namespace", "image", INSTANCE) else texts(each)
+            yield from [each] if key in ("name", "namespace", "image", INSTANCE_LABEL) else texts(each)
         for each in value if isinstance(value, list) else ():
             yield from texts(each)
 
@@ -268,6 +269,21 @@ def test_a_release_of_another_name_has_it_everywhere() -> None:
         "numa-cri-resmgr-installer-uninstall",
     }
     assert the(found, "DaemonSet")["metadata"]["namespace"] == "tools"
+
+
+def test_under_an_alias_uninstall_finds_what_is_ours(tmp_path: Path) -> None:
+    """By its labels; else the hook finds nothing to clean, and Helm deletes the rights of the nodes."""
+    shutil.copytree(CHART, tmp_path / "charts" / CHART.name)
+    dependency = {"name": CHART.name, "version": "*", "alias": "numa"}
+    about = {"apiVersion": "v2", "name": "stack", "version": "1.0.0", "dependencies": [dependency]}
+    (tmp_path / "Chart.yaml").write_text(json.dumps(about))
+    found = render_chart(tmp_path, {"numa": {**MINIMAL, "agent": {"enabled": True}}}, "tools", "release")
+    found = [each for each in found if each["kind"] != "CustomResourceDefinition"]
+    of_hooks = [each for each in found if "helm.sh/hook" in each["metadata"].get("annotations", {})]
+    for each in (each for each in found if each not in of_hooks):
+        labels = each["metadata"]["labels"]
+        assert labels[NAME_LABEL] in ("cri-resmgr-installer", "cri-resmgr-agent")
+        assert labels[INSTANCE_LABEL] == "release-numa"
 
 
 def test_the_chart_has_the_programs_version() -> None:
