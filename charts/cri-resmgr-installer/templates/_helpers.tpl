@@ -64,14 +64,14 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- end -}}
 
 {{- define "cri-resmgr-installer.labels" -}}
-{{- with .Values.labels }}{{ toYaml . }}
+{{- with omit .Values.labels "helm.sh/chart" "app.kubernetes.io/version" "app.kubernetes.io/managed-by" }}{{ toYaml . }}
 {{ end -}}
 {{ include "cri-resmgr-installer.selectorLabels" . }}
 {{ include "cri-resmgr-installer.chartLabels" . }}
 {{- end -}}
 
 {{- define "cri-resmgr-installer.agentLabels" -}}
-{{- with .Values.labels }}{{ toYaml . }}
+{{- with omit .Values.labels "helm.sh/chart" "app.kubernetes.io/version" "app.kubernetes.io/managed-by" }}{{ toYaml . }}
 {{ end -}}
 {{ include "cri-resmgr-installer.agentSelectorLabels" . }}
 {{- if .Values.gardener }}
@@ -82,7 +82,7 @@ gardener.cloud/role: system-component
 
 {{/* For objects that must outlast the cleaning of the nodes: with them, the nodes can still clean themselves. */}}
 {{- define "cri-resmgr-installer.keptAnnotations" -}}
-{{- with .Values.annotations }}{{ toYaml . }}
+{{- with omit .Values.annotations "helm.sh/resource-policy" }}{{ toYaml . }}
 {{ end -}}
 helm.sh/resource-policy: keep
 {{- end -}}

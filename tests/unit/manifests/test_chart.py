@@ -16,6 +16,7 @@ import pytest
 from hack.chart_schema import FILE as SCHEMA
 from hack.chart_schema import build_schema
 from installer import __version__
+from installer.inputs.yaml_document import parse_document
 from installer.manifests import ManifestOptions, render_objects
 from installer.manifests.inputs import load_inputs
 from installer.model.names import INSTANCE_LABEL, NAME_LABEL
@@ -299,6 +300,17 @@ def test_labels_follow_helms_conventions() -> None:
             assert labels["app.kubernetes.io/version"] == __version__
             assert labels["app.kubernetes.io/managed-by"] == "Helm"
             assert {"app.kubernetes.io/name", "app.kubernetes.io/instance"} <= labels.keys()
+
+
+def test_no_key_stands_twice_where_the_values_have_one_of_the_charts() -> None:
+    """kustomize, which Flux lets a chart's output go through, refuses that."""
+    labels = {"app.kubernetes.io/version": "9", "app.kubernetes.io/managed-by": "x", "helm.sh/chart": "x"}
+    values = {"labels": labels, "annotations": {"helm.sh/resource-policy": "keep"}, "gardener": True}
+    with load_chart(CHART) as chart:
+        found = chart.render({**MINIMAL, **values, "agent": {"enabled": True}}, name="a", namespace="b")
+    for path, text in found.items():
+        for document in re.split(r"(?m)^---$", text if path.endswith(".yaml") else ""):
+            assert parse_document(document.encode(), path).faults == ()
 
 
 def test_what_nodes_need_to_clean_themselves_outlives_the_release() -> None:
