@@ -11,6 +11,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import yaml
 from pydantic import BaseModel, Field
 
 from installer.inputs.settings import Settings
@@ -42,13 +43,22 @@ def build_schema() -> str:
         del properties[gardeners]
     properties["global"] = {"type": "object", "description": "Of a chart that has this one in it."}
     properties["images"]["required"] = ["installer"]
+    _require(schema, yaml.safe_load((FILE.parent / "values.yaml").read_text()))
     schema = {
         "$schema": "http://json-schema.org/draft-07/schema#",
         "description": ChartValues.__doc__,
         **{key: value for key, value in schema.items() if key != "description"},
-        "required": ["images"],
     }
     return json.dumps(schema, indent=2) + "\n"
+
+
+def _require(schema: dict[str, Any], defaults: dict[str, Any]) -> None:
+    """Require every key that has a default: Helm takes it away where a person gives the key without a value,
+    and the templates would fail, or render something else than `manifests`."""
+    schema["required"] = [*schema.get("required", ()), *defaults]
+    for key, value in defaults.items():
+        if value and "properties" in (below := schema["properties"][key]):
+            _require(below, value)
 
 
 def _inlined(model: type[BaseModel]) -> dict[str, Any]:

@@ -387,6 +387,10 @@ def test_the_schema_is_current() -> None:
         ({"managedResource": {}}, "'managedResource'"),
         ({"hooks": {"timeout": 1}}, "'/hooks'.*'timeout'"),
         ({"name": "a" * 53}, "'/name'"),
+        # A key whose value somebody has commented out. Nothing else must be rendered than by default.
+        ({"settings": None, "labels": None}, "missing properties 'settings', 'labels'"),
+        ({"admissionPolicies": None}, "missing property 'admissionPolicies'"),
+        ({"hooks": {"uninstall": None, "image": IMAGE}}, "'/hooks': missing property 'uninstall'"),
     ],
 )
 def test_helm_refuses_a_typo_with_the_key(values: Object, key: str) -> None:
@@ -421,7 +425,12 @@ def test_what_does_not_go_together_is_refused_too(values: Object, key: str) -> N
 
 
 def test_the_schema_takes_every_case() -> None:
-    schema = json.loads(SCHEMA.read_text())
+    def merged(defaults: Object, values: Object) -> Object:
+        """As Helm does."""
+        nested = {key for key, each in values.items() if isinstance(each, dict)} & defaults.keys()
+        return {**defaults, **values, **{key: merged(defaults[key], values[key]) for key in nested}}
+
+    schema, defaults = json.loads(SCHEMA.read_text()), yamltext.load((CHART / "values.yaml").read_text())
     validate = pytest.importorskip("jsonschema").Draft7Validator(schema).validate
     for case in NAMES:
-        validate(values_of(options_of(case)))
+        validate(merged(defaults, values_of(options_of(case))))
