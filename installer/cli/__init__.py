@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import fields
 from typing import TextIO, cast
 
-from installer.cli.grammar import INTERNAL_VERBS, UsageError
+from installer.cli.grammar import INTERNAL_VERBS
 from installer.cli.options import Options, asked_output, parse_options
 from installer.errors import InstallerError, unforeseen
 from installer.report.terminal import SteadyStream
@@ -38,7 +38,7 @@ def _main(argv: Sequence[str] | None) -> int:
     try:
         arguments, options = parse_options(argv)
     except InstallerError as error:
-        return _fail(error, asked_output(argv) if isinstance(error, UsageError) else "text")
+        return _fail(error, asked_output(argv))
     try:
         with contextlib.nullcontext() if arguments.command in ("run", "extension") else _short_life():
             return _run(arguments, options)

@@ -77,6 +77,14 @@ def test_what_does_not_ask_for_json_gets_text(
     assert capsys.readouterr().err.startswith("error: ")
 
 
+def test_a_bad_environment_is_a_line_of_json_too(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CRI_RESMGR_INSTALLER_TAKE_OVER", "yes")
+    assert main(["status", "--output=json"]) == 2
+    assert "must be true or false" in json.loads(capsys.readouterr().out)["message"]
+
+
 def test_the_version_is_said_without_a_command(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["--version"])
