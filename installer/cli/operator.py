@@ -156,7 +156,7 @@ def _print(document: Mapping[str, object], text: str, report: Sequence[Entry], o
 
 def _confirm() -> None:
     """Ask a person for confirmation. Raises InvalidInputError without it."""
-    if not sys.stdin.isatty():
+    if sys.stdin is None or not sys.stdin.isatty():
         raise InvalidInputError(["stdin is not a terminal: use --yes to proceed, --dry-run to preview"])
     try:
         answer = input("Proceed? [y/N] ")

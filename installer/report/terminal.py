@@ -70,10 +70,12 @@ def is_screen(stream: TextIO) -> bool:
 
 
 class SteadyStream:
-    """A text stream that never fails: when its reader is gone or its disk is full, it drops the rest."""
+    """A text stream that never fails: when its reader is gone or its disk is full, it drops the rest; without
+    a `stream`, everything (Python has none for a closed descriptor, `>&-`). It escapes what the locale's
+    encoding does not have."""
 
-    def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
+    def __init__(self, stream: TextIO | None) -> None:
+        self._stream = stream or open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 (for good)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
@@ -84,6 +86,9 @@ class SteadyStream:
         except OSError:
             self._drop()
             return len(text)
+        except UnicodeEncodeError:
+            encoding = self._stream.encoding
+            return self.write(text.encode(encoding, "backslashreplace").decode(encoding))
 
     def flush(self) -> None:
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import os
 import subprocess
@@ -15,6 +16,7 @@ from installer import __version__
 from installer.cli import main
 from installer.cli.grammar import INTERNAL_VERBS, build_parser
 from installer.cli.options import parse_options
+from installer.report.terminal import SteadyStream
 
 WRONG = {
     ("nonsense",): "unknown command 'nonsense'; expected one of plan, install, remove, run",
@@ -131,14 +133,27 @@ def test_a_flag_for_the_configs_beats_the_environment(
     assert (options.configs, options.default_configs) == (configs and Path(configs), default)
 
 
-@pytest.mark.parametrize("output", ["/dev/full", "a pipe without a reader"])
+@pytest.mark.parametrize("output", ["/dev/full", "a pipe without a reader", "closed"])
 def test_output_that_nobody_takes_changes_nothing(output: str) -> None:
     """The command ends as it would have, without a word of Python's own."""
     argv = [sys.executable, "-m", "installer.cli", "--help"]
     read, write = os.pipe()
     os.close(read)
-    if output == "/dev/full":
-        argv = ["sh", "-c", 'exec "$@" >/dev/full', "sh", *argv]
+    if output != "a pipe without a reader":
+        argv = ["sh", "-c", f'exec "$@" >{"&-" if output == "closed" else output}', "sh", *argv]
     done = subprocess.run(argv, stdout=write, stderr=subprocess.PIPE, timeout=60, check=False)
     os.close(write)
     assert (done.returncode, done.stderr) == (0, b"")
+
+
+def test_an_error_that_nobody_takes_has_its_exit_code() -> None:
+    argv = ["sh", "-c", 'exec "$@" >&- 2>&-', "sh", sys.executable, "-m", "installer.cli", "nonsense"]
+    assert subprocess.run(argv, timeout=60, check=False).returncode == 2
+
+
+def test_a_character_that_the_locale_has_not_is_escaped() -> None:
+    raw = io.BytesIO()
+    stream = SteadyStream(io.TextIOWrapper(raw, "latin-1"))
+    stream.write("für 中文\n")
+    stream.flush()
+    assert raw.getvalue() == b"f\xfcr \\u4e2d\\u6587\n"
