@@ -66,6 +66,12 @@ class Parser(argparse.ArgumentParser):
             self.error(f"unknown command {value!r}; {suggest(str(value), listed)}")
         super()._check_value(action, value)
 
+    def _get_values(self, action: argparse.Action, arg_strings: list[str]) -> Any:
+        """An empty value is a variable of a script that is not set; it must not become a default."""
+        if action.option_strings and "" in arg_strings:
+            self.error(f"argument {'/'.join(action.option_strings)}: must not be empty")
+        return super()._get_values(action, arg_strings)
+
     def refuse(self, words: Sequence[str]) -> NoReturn:
         """Raise UsageError for words that no option and no command takes."""
         options = [word.partition("=")[0] for word in words if word.startswith("-")]

@@ -31,6 +31,8 @@ WRONG = {
     ("plan", "--mode", "x"): "argument --mode: invalid choice: 'x'",
     ("--config",): "argument --config: expected one argument",
     ("plan", "--configs", "/x", "--default-configs"): "exclude each other",
+    ("plan", "--config="): "argument --config: must not be empty",
+    ("uninstall", "--yes", "--name", ""): "argument --name: must not be empty",
 }
 every_error = pytest.mark.parametrize(("words", "message"), WRONG.items(), ids=[" ".join(w) for w in WRONG])
 
