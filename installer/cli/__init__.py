@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import fields
 from typing import TextIO, cast
 
-from installer.cli.grammar import INTERNAL_VERBS
+from installer.cli.grammar import INTERNAL_VERBS, UsageError
 from installer.cli.options import Options, asked_output, parse_options
 from installer.errors import InstallerError, unforeseen
 from installer.report.terminal import SteadyStream
@@ -76,6 +76,8 @@ def _print_manifests(arguments: argparse.Namespace) -> int:
     from installer.model.event import Event
     from installer.report.events import TextReporter
 
+    if not arguments.gardener_registration and (arguments.chart_ref or arguments.registers_for != "garden"):
+        raise UsageError(["--for and --chart-ref: need --gardener-registration"])
     known = {each.name for each in fields(ManifestOptions)}
     options = ManifestOptions(**{name: value for name, value in vars(arguments).items() if name in known})
     report = TextReporter(sys.stderr)

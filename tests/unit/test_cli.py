@@ -31,6 +31,7 @@ WRONG = {
     ("plan", "--mode", "x"): "argument --mode: invalid choice: 'x'",
     ("--config",): "argument --config: expected one argument",
     ("plan", "--configs", "/x", "--default-configs"): "exclude each other",
+    ("manifests", "--image=a:1", "--for=operator"): "--chart-ref: need --gardener-registration",
     ("plan", "--config="): "argument --config: must not be empty",
     ("uninstall", "--yes", "--name", ""): "argument --name: must not be empty",
 }
