@@ -64,10 +64,10 @@ def write_decision(api: KubeApi, situation: Situation, decision: Decision, insta
 def _write(api: KubeApi, situation: Situation, wanted: Wanted) -> None:
     """Write both. The Secret is immutable and named by its content: an existing one is the right one."""
     namespace, resource = situation.extension.namespace, situation.resource
+    api.create_absent(SECRETS, namespace, wanted.secret)  # a person may have deleted it
     spec = wanted.resource["spec"].items()  # the API server may have added defaults to it
     if resource is not None and all(resource.spec.get(key) == value for key, value in spec):
         return
-    api.create_absent(SECRETS, namespace, wanted.secret)
     if resource is None:
         api.create(MANAGED_RESOURCES, namespace, wanted.resource)
         return

@@ -264,6 +264,13 @@ def test_a_managed_resource_that_was_deleted_is_named(enabled: Landscape) -> Non
     world.says(SHOOT, "True", "on every selected node")
 
 
+def test_a_secret_that_was_deleted_comes_back_with_the_next_reconciliation(enabled: Landscape) -> None:
+    world, (name,) = enabled, secrets(enabled)
+    world.seed.delete(Name(SECRETS, SHOOT, name))
+    world.ask(SHOOT)
+    world.seed.wait(lambda: name in [each["metadata"]["name"] for each in world.seed.find(SECRETS, SHOOT)])
+
+
 def test_it_may_do_what_it_does_and_no_more(world: Landscape, start: Start) -> None:
     """Each request of a life against the chart's RBAC, and each of its rules against the requests."""
     chart = render_chart(build_chart(), {"image": {"repository": "x", "tag": "1"}}, "extension")
