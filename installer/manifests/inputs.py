@@ -243,6 +243,8 @@ def _combined_faults(data: Mapping[str, Any], settings: object) -> Iterable[Faul
     proxy = mapping_at(data, "settings", "proxy")
     if mapping_at(data, "agent").get("enabled") is True and proxy.get("agent") == "disabled":
         yield ("agent", "enabled"), "must not be true while settings.proxy.agent is disabled"
+    if mapping_at(data, "agent").get("enabled") is True and data.get("name") == "cri-resmgr-agent":
+        yield ("name",), "must not be the name of the agent's objects, which are beside the others"
 
 
 def _check_settings(given: object) -> tuple[Settings | None, list[Fault]]:

@@ -11,6 +11,9 @@
 {{- if and .Values.agent.enabled (eq ((.Values.settings.proxy | default dict).agent | default "") "disabled") -}}
 {{- fail "agent.enabled: must not be true while settings.proxy.agent is disabled" -}}
 {{- end -}}
+{{- if and .Values.agent.enabled (eq (include "cri-resmgr-installer.fullname" .) "cri-resmgr-agent") -}}
+{{- fail "name: must not be the name of the agent's objects, which are beside the others" -}}
+{{- end -}}
 {{- range $key, $wanted := dict "kubernetes.io/os" "linux" "kubernetes.io/arch" .Values.arch -}}
 {{- if ne (get $.Values.nodeSelector $key | default $wanted) $wanted -}}
 {{- fail (printf "nodeSelector.%s: must be %s, or left out: the payload runs only there" $key $wanted) -}}

@@ -116,6 +116,14 @@ def test_a_config_that_nobody_would_bring_to_the_nodes(tmp_path: Path) -> None:
     assert "cri-resmgr-config.group.blue" not in render_manifests(replace(options, mode="remove"))
 
 
+def test_the_agents_objects_have_a_name_of_their_own(tmp_path: Path) -> None:
+    """Else there are two of each, and the agent's take the place of ours."""
+    values = "name: cri-resmgr-agent\nimages: {installer: example.org/x:1}\n"
+    (fault,) = faults_of(tmp_path, values, agent=True)
+    assert fault.startswith("name: must not be the name of the agent's objects")
+    assert render_manifests(ManifestOptions(values=tmp_path / "values.yaml"))
+
+
 def test_an_image_with_an_unknown_name(tmp_path: Path) -> None:
     found = faults_of(tmp_path, images=("agnet=example.org/x:1",))
     assert found == ["images.agnet: unknown key; did you mean agent? (command line)"]
