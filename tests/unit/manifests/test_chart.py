@@ -197,6 +197,7 @@ MORE: tuple[Object, ...] = (
         "imagePullSecrets": ["z", "a", "z"],
     },
     {"nodeSelector": {"pool": "", "kubernetes.io/os": "linux"}, "affinity": {"podAffinity": {"x": [1]}}},
+    {"resources": {"requests": {"cpu": 0.5, "memory": 67108864}, "limits": {"memory": 1073741824}}},
     # What YAML reads as a number, a boolean or nothing.
     *(
         {"name": word, "namespace": word, "agent": {"enabled": True, "namespace": word}}
