@@ -15,11 +15,15 @@ from base64 import b64encode
 from collections.abc import Callable
 from dataclasses import replace
 
+from pydantic import ValidationError
+
 from installer.errors import InvalidInputError
+from installer.inputs.reading import reword
 from installer.manifests.inputs import ManifestOptions, load_inputs
 from installer.manifests.provider import EXTENSION_TYPE
 from installer.manifests.sources import parse_mapping, read_file
 from installer.manifests.text import dump_objects, render_template
+from installer.manifests.values import Images
 from installer.rendering import template_text
 
 CHART = (
@@ -95,6 +99,10 @@ def render_registration(options: ManifestOptions, warn: Callable[[str], None] = 
 
 def _split(option: str, reference: str) -> tuple[str, str]:
     """Return the repository, and the tag or digest. Raises InvalidInputError."""
+    try:
+        Images(installer=reference)
+    except ValidationError as error:
+        raise InvalidInputError([f"{option}{reference}: {reword(error.errors()[0]['msg'])}"]) from None
     repository, at, digest = reference.partition("@")
     if at and digest.startswith("sha256:"):
         return repository, digest

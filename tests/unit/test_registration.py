@@ -331,6 +331,11 @@ def test_a_changed_value_is_a_new_pod() -> None:
         ),
         (ManifestOptions(images=(f"extension={CONTROLLER}",)), "images.installer: must be given"),
         (ManifestOptions(images=(NODES, "extension=registry.example.org:5000/x")), "needs a tag or a digest"),
+        (ManifestOptions(images=(NODES, "extension=a/b@sha256:0")), "must be an image reference"),
+        (
+            ManifestOptions(images=(NODES, f"extension={CONTROLLER}"), chart_ref="oci://a/B c:1"),
+            "--chart-ref a/B c:1: must be an image reference",
+        ),
         (
             ManifestOptions(images=(NODES, f"extension={CONTROLLER}"), provider_configs=(Path("x"),)),
             "--provider-config: has no effect on a registration",
