@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple
 
-from installer.gardener.decide import Decision, Situation, after_sweep, decide
+from installer.gardener.decide import Decision, Situation, after_sweep, decide, refused
 from installer.gardener.managed_resource import EXTENSION_TYPE, Renderer
 from installer.gardener.mirror import Key, Mirror
 from installer.gardener.nodes import Nodes
@@ -31,9 +31,10 @@ from installer.gardener.work_queue import WorkQueue
 from installer.gardener.write_decision import write_decision
 from installer.model.names import Mode
 from installer.operator.api import ApiError, KubeApi
-from installer.operator.kube_objects import Object
+from installer.operator.kube_objects import Object, cut_line
 
 ORIGIN = "origin=cri-resmgr-installer"  # the label of our ManagedResources
+_REFUSALS = (400, 403, 413, 422)  # a webhook, a quota, an object that is too large: not a passing error
 _WORKERS = 8
 _WORK_SECONDS = 900.0  # on one Extension; more only where a thread hangs
 
@@ -147,7 +148,13 @@ class Controller:
             decision = after_sweep(situation, decision, self._shoots.sweep(namespace), self._setup.renderer)
         if decision.uninstall:
             self._shoots.uninstall(namespace)
-        write_decision(self._seed, situation, decision, self._setup.instance)
+        try:
+            write_decision(self._seed, situation, decision, self._setup.instance)
+        except ApiError as error:
+            if decision.write is not None and error.code in _REFUSALS:
+                told = refused(situation, decision, cut_line(f"{error}"))
+                write_decision(self._seed, situation, told, self._setup.instance)
+            raise
         self._log_operation(key, decision.report.operation)
         return decision.again
 

@@ -162,6 +162,13 @@ def _failed(situation: Situation, kind: str, what: str, again: float, *codes: st
     )
 
 
+def refused(situation: Situation, decision: Decision, why: str) -> Decision:
+    """Return what to report where the seed refuses what was decided to be written."""
+    operation = decision.report.operation
+    kind = operation.kind if operation is not None else _kind(situation.extension)
+    return _failed(situation, kind, f"The seed refuses the ManagedResource or its Secret: {why}", _LATER)
+
+
 def _migrate(situation: Situation) -> Decision:
     """Delete the ManagedResource from this seed; leave everything in the Shoot to the next one."""
     resource = situation.resource

@@ -124,6 +124,25 @@ def test_what_a_shoot_does_not_take_is_said(enabled: Landscape) -> None:
     world.gone(SHOOT)
 
 
+def test_what_the_seed_does_not_take_is_said(enabled: Landscape) -> None:
+    """Else the Shoot would show that gardenlet has waited too long, and no reason."""
+    world = enabled
+    world.seed.fail("POST", "/secrets", code=403)
+    world.ask(SHOOT, config=CHANGED)
+    world.seed.wait(lambda: "lastError" in world.extension(SHOOT)["status"], 20)
+    error = world.extension(SHOOT)["status"]["lastError"]["description"]
+    assert error.startswith("The seed refuses the ManagedResource or its Secret: 403: ")
+    world.seed.heal()
+    world.rest(SHOOT, "Reconcile Succeeded")
+    assert "lastError" not in world.extension(SHOOT)["status"]
+    world.seed.fail("POST", "/secrets", code=422)
+    world.disable(SHOOT)
+    world.seed.wait(lambda: "lastError" in world.extension(SHOOT)["status"], 20)
+    assert world.extension(SHOOT)["status"]["lastOperation"]["type"] == "Delete"
+    world.seed.heal()
+    world.gone(SHOOT)
+
+
 def test_an_installation_that_nobody_knows_of_does_not_run_on(world: Landscape, start: Start) -> None:
     """Its first apply failed behind the DaemonSet, so gardener-resource-manager does not delete that."""
     world.refuses = {RESOURCE: REFUSED}
