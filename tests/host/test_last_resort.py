@@ -64,7 +64,7 @@ def test_r8_drift_in_a_quarantine_is_mended_towards_the_good_generation(node: No
         assert "the last good generation stays in place meanwhile" in said.err
         assert {path: node.path(path).read_bytes() for path in good} == good
     with node.restarts(kubelet=False, proxy=True):
-        node.path(BINARY).write_bytes(b"somebody's\n")
+        node.replace(BINARY, b"somebody's\n")
         node.run("install", code=5)
         assert {path: node.path(path).read_bytes() for path in good} == good
     with node.restarts(kubelet=False, proxy=False):

@@ -7,6 +7,7 @@ import pytest
 from tests.host.command import untouched
 from tests.host.node import BINARY, DROP_IN, FALLBACK, OURS, PROXY, PROXY_ENVIRONMENT, Node
 from tests.lib.rules import rule
+from tests.lib.throwaway import real
 
 
 @pytest.fixture(scope="module")
@@ -73,8 +74,8 @@ def test_r3_a_new_fallback_restarts_only_the_proxy(node: Node) -> None:
     assert "+  Active: topology-aware" in said
     with node.restarts(kubelet=False, proxy=True):
         node.run("install")
-    assert "activating topology-aware policy" in node.host.journal(PROXY)
     node.expect_good()
+    assert "policy: topology-aware, from fallback.cfg" in node.run("status").out
 
 
 @rule("R3")
@@ -82,7 +83,8 @@ def test_r3_a_new_binary_restarts_only_the_proxy(node: Node) -> None:
     node.upgrade()
     with node.restarts(kubelet=False, proxy=True):
         node.run("install")
-    assert "version v0.9.3" in node.host.journal(PROXY)
+    if not real.named("cri-resmgr"):  # which says its own version
+        assert "version v0.9.3" in node.host.journal(PROXY)
     node.expect_good()
 
 
@@ -113,7 +115,7 @@ def test_r3_a_force_config_restarts_the_proxy_and_its_new_content_is_only_signal
 )
 def test_an_edited_file_is_mended_and_the_edit_kept(node: Node, path: str, proxy: bool) -> None:
     right = node.path(path).read_bytes()
-    node.path(path).write_bytes(right + b"# somebody was here\n")
+    node.replace(path, right + b"# somebody was here\n")
     with node.restarts(kubelet=False, proxy=proxy):
         said = node.run("install").out
     assert node.path(path).read_bytes() == right

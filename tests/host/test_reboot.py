@@ -74,12 +74,12 @@ def test_a_start_that_nobody_guards_goes_without_a_dead_proxy(node: Node, theirs
     node.expect_good()
     drop_in, guard = node.path(_THEIR_DROP_IN), node.path(GUARD)
     content, mode = guard.read_bytes(), guard.stat().st_mode
+    node.fault("cri-resmgr", '{"startup": "exit"}')
     if theirs:
         drop_in.write_text(theirs)
         node.host.systemctl("daemon-reload")
     else:
         guard.unlink()
-    node.fault("cri-resmgr", '{"startup": "exit"}')
     node.host.systemctl("kill", "--signal=KILL", PROXY)
     node.host.systemctl("restart", "kubelet")
     wait_healthy(node.host, GUARD_SECONDS + BOOT_SECONDS)
