@@ -50,7 +50,8 @@ def build_container(listed: Fields, status: Fields, cgroups: Cgroups) -> Running
     pid = info.get("pid")
     pid = pid if isinstance(pid, int) else 0
     creation, created = _creation(info)
-    if pid and not cgroups.runs(pid):
+    cgroup = cgroups.state(pid, identifier) if pid else None
+    if pid and not cgroups.runs(pid):  # asked last: the cgroup goes only after its process
         return None
     return RunningContainer(
         id=identifier,
@@ -62,7 +63,7 @@ def build_container(listed: Fields, status: Fields, cgroups: Cgroups) -> Running
         pid=pid,
         created=created,
         creation=creation,
-        cgroup=cgroups.state(pid, identifier) if pid else None,
+        cgroup=cgroup,
         created_io=_created_io(_below(info, "runtimeSpec", "linux", "resources", "blockIO") or {}),
     )
 

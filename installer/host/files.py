@@ -27,6 +27,8 @@ from installer.model.paths import TEMPORARY
 
 KEPT_BYTES = 1 << 20  # content of files up to this size is part of their state
 _NO_EMPTY_DIRECTORY = (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR, errno.ENOENT, errno.EBUSY)
+# The last two: a process, or a cgroup, ended between open(2) and read(2).
+_ABSENT = (errno.ENOENT, errno.ENOTDIR, errno.ESRCH, errno.ENODEV)
 _READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
 
 
@@ -76,7 +78,9 @@ class RootedFiles:
                     return None
                 with open(os.open(place, _READ), "rb") as file:
                     return file.read(limit)
-        except (FileNotFoundError, NotADirectoryError):
+        except OSError as error:
+            if error.errno not in _ABSENT:
+                raise
             return None
 
     def list(self, path: str) -> tuple[str, ...]:

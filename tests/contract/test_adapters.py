@@ -24,6 +24,7 @@ from installer.errors import (
     UnservableHostError,
 )
 from installer.host import clock as clock_module
+from installer.host.chase import opened
 from installer.host.clock import SystemClock
 from installer.host.command import run
 from installer.host.files import RootedFiles
@@ -181,6 +182,19 @@ def test_identity_of_a_bare_root(tmp_path: Path) -> None:
     identity = host_identity(RootedFiles(tmp_path))
     assert (identity.architecture, identity.machine_id) == (os.uname().machine, "")
     assert identity.hostname
+
+
+def test_a_file_of_what_ends_while_it_is_read_is_absent(mocker: MockerFixture) -> None:
+    @contextlib.contextmanager
+    def then_it_ends(root: Path, path: str, *, follow: bool) -> Iterator[tuple[str, os.stat_result]]:
+        with opened(root, path, follow=follow) as found:
+            process.kill()
+            process.wait()
+            yield found
+
+    with subprocess.Popen(["sleep", "60"]) as process:
+        mocker.patch("installer.host.files.opened", then_it_ends)
+        assert RootedFiles(HERE).read(f"/proc/{process.pid}/cgroup") is None
 
 
 def test_a_process_testifies() -> None:

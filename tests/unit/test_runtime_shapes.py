@@ -13,7 +13,7 @@ from installer.host.cgroups import Cgroups
 from installer.host.cri import build_container
 from installer.host.files import RootedFiles
 from installer.host.protobuf import decode, encode
-from installer.model.containers import CpuResources
+from installer.model.containers import CgroupState, CpuResources
 from installer.model.host import RunningContainer
 
 CASES = sorted((Path(__file__).parents[1] / "cases/runtimes").glob("*.yaml"))
@@ -63,3 +63,19 @@ def test_block_io_of_a_creation() -> None:
 )
 def test_what_is_no_description_is_not_known(info: object) -> None:
     assert (told(info).created, told(info).creation) == (None, None)
+
+
+def test_a_container_that_ends_while_its_cgroup_is_read_has_ended() -> None:
+    class Ends(Cgroups):
+        alive = True
+
+        def runs(self, pid: int) -> bool:
+            return self.alive
+
+        def state(self, pid: int, identifier: str) -> CgroupState | None:
+            self.alive = False
+            return CgroupState("", "", "", "")
+
+    answer = encode(2, encode(1, b"info") + encode(2, b'{"pid": 7}'))
+    cgroups = Ends(RootedFiles(Path("/nowhere")))
+    assert build_container(decode(encode(1, b"aa")), decode(answer), cgroups) is None
