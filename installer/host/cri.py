@@ -150,6 +150,7 @@ def _created(found: Mapping[str, Any]) -> CpuResources | None:
 _SERVICE = "/runtime.v1.RuntimeService"
 _NEWER = {3: "runtime handlers", 4: "features"}  # fields of StatusResponse
 _ALLOCATED_LIMIT = 16 << 20  # bytes; a container has about 300. A longer file is ignored.
+_LONGEST_ANSWER = 16 << 20  # bytes, as for kubelet and containerd; gRPC's default is 4 MiB
 _AT_ONCE = 8
 _CREATED, _RUNNING = 0, 1  # ContainerState
 _QUIET = {"GRPC_VERBOSITY": "NONE", "GRPC_ENABLE_FORK_SUPPORT": "0"}
@@ -321,7 +322,11 @@ def _connected(socket: str) -> Iterator[Any]:
         os.environ.setdefault(key, value)
     import grpc
 
-    options = (("grpc.enable_http_proxy", 0), ("grpc.default_authority", "localhost"))
+    options = (
+        ("grpc.enable_http_proxy", 0),
+        ("grpc.default_authority", "localhost"),
+        ("grpc.max_receive_message_length", _LONGEST_ANSWER),
+    )
     channel = grpc.insecure_channel(f"unix:{quote(socket)}", options)
     try:
         yield channel

@@ -305,6 +305,20 @@ def test_a_slow_runtime_has_its_time_for_each_of_two_answers(tmp_path: Path) -> 
         assert not SocketCri(RootedFiles(tmp_path)).status("/r.sock", timeout=3.5).ready
 
 
+def test_a_container_with_a_huge_environment_does_not_hide_the_others(tmp_path: Path) -> None:
+    """The verbose status of containerd has it twice, each `<` as six characters."""
+    info = b'{"config": {"linux": {"resources": {"cpu_shares": 2}}, "envs": "%s"}}' % (b"x" * (5 << 20))
+    status = field(2, field(1, b"info") + field(2, info))
+    listed = field(1, field(1, "aa") + field(6, 1))
+
+    def work(request: bytes, _context: object) -> bytes:
+        return status if b"aa" in request else listed
+
+    with serving(tmp_path / "r.sock", "ListContainers ContainerStatus", work):
+        (found,) = SocketCri(RootedFiles(tmp_path)).containers("/r.sock")
+    assert found.created == CpuResources(shares=2)
+
+
 MANY = {f"container-{number}": CpuResources(shares=2) for number in range(20)}
 
 
