@@ -19,6 +19,8 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
         if byte < 0x80:
             return value, at
         shift += 7
+        if shift > 63:  # a number of a million bytes would take minutes
+            raise ValueError("protobuf: a number is longer than ten bytes")
 
 
 def _walk(data: bytes) -> Iterator[tuple[int, int | bytes]]:

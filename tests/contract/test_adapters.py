@@ -420,7 +420,9 @@ def test_protobuf_round_trip() -> None:
     assert (integer(fields, 9), text(fields, 9), mapping(fields, 9)) == (0, "", {})
 
 
-@pytest.mark.parametrize("data", [b"\x08", b"\x0a\x05abc", b"\x0b", b"\xff\xff"])
+@pytest.mark.parametrize(
+    "data", [b"\x08", b"\x0a\x05abc", b"\x0b", b"\xff\xff", b"\x08" + b"\x80" * 10 + b"\x01"]
+)
 def test_protobuf_of_what_is_none(data: bytes) -> None:
     with pytest.raises(ValueError, match="protobuf"):
         decode(data)
