@@ -19,7 +19,7 @@ from typing import Any
 
 ENVIRONMENT = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C.UTF-8"}
 OURSELVES = (sys.executable, "-P", "-m", "installer.cli")
-_KEPT_BYTES = 1 << 18
+KEPT_BYTES = 1 << 18
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,17 +71,21 @@ def start(argv: Sequence[str], environment: Mapping[str, str] = ENVIRONMENT) -> 
 
 
 def run(
-    argv: Sequence[str], timeout: float, until: str = "", more: Mapping[str, str] = MappingProxyType({})
+    argv: Sequence[str],
+    timeout: float,
+    until: str = "",
+    more: Mapping[str, str] = MappingProxyType({}),
+    keep: int = KEPT_BYTES,
 ) -> Finished:
     """Run `argv` for at most `timeout` seconds. Kill it as soon as `until` appears in its output (standard
-    output and error together; the last 256 KiB are kept). `more` is added to its environment."""
+    output and error together; the last `keep` bytes). `more` is added to its environment."""
     try:
         process = start(argv, {**ENVIRONMENT, **more})
     except OSError as error:
         return Finished(tuple(argv), 127, f"{error.strerror or error}", errno=error.errno or 0)
     with process:
         try:
-            output, ended = _follow(process, time.monotonic() + timeout, until.encode())
+            output, ended = _follow(process, time.monotonic() + timeout, until.encode(), keep)
         finally:
             code = process.poll()
             # Kill its children as well: a left-over child would hold the pipe open.
@@ -94,7 +98,7 @@ def run(
     )
 
 
-def _follow(process: Any, deadline: float, until: bytes) -> tuple[bytes, bool]:
+def _follow(process: Any, deadline: float, until: bytes, keep: int) -> tuple[bytes, bool]:
     """Read until the process has ended, the deadline passes or `until` appears: (output, ended)."""
     output = b""
     with selectors.DefaultSelector() as selector:
@@ -109,7 +113,7 @@ def _follow(process: Any, deadline: float, until: bytes) -> tuple[bytes, bool]:
                 if not selector.select(0):  # all of its output is read: a child of it still holds the pipe
                     return output, True
             chunk = os.read(process.stdout.fileno(), 65536)
-            output = (output + chunk)[-_KEPT_BYTES:]
+            output = (output + chunk)[-keep:]
             if until and until in output:
                 return output, False
             if not chunk:

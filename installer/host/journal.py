@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 
 from installer.errors import InstallerError, UnservableHostError
-from installer.host.command import Finished, run
+from installer.host.command import KEPT_BYTES, Finished, run
 from installer.host.files import RootedFiles
 from installer.host.ports import JournalEntries
 
@@ -23,6 +23,7 @@ _SECONDS = 5.0
 _SYNC_SECONDS = 1.0  # kubelet may hang on the relay meanwhile
 _SYNC_POLL = 0.01  # seconds
 _WRITE_SECONDS = 1.0
+_ENTRIES_BYTES = 16 << 20  # an entry of ours has about 2 kB
 _SOCKET = "/run/systemd/journal/socket"
 _CURSOR = "-- cursor: "
 # SIGRTMIN+1 asks journald to sync, after it has read everything that is queued. journald then writes the time
@@ -63,10 +64,10 @@ class HostJournal:
         return finished.lines if finished.code == 0 else ()
 
     def entries(self, matches: tuple[str, ...], count: int) -> JournalEntries:
-        finished = self._journalctl("-o", "json", "--all", "-n", str(count), *matches)
+        finished = self._journalctl("-o", "json", "--all", "-n", str(count), *matches, keep=_ENTRIES_BYTES)
         if finished.code != 0:
             return JournalEntries((), finished.failure)
-        return JournalEntries(tuple(_parse(finished.lines)))
+        return JournalEntries(tuple(_parse(finished.output.split("\n"))))  # text may have U+2028
 
     def write(self, fields: Mapping[str, str]) -> None:
         message = b"".join(_field(name, value) for name, value in fields.items() if value)
@@ -78,9 +79,9 @@ class HostJournal:
             journald.settimeout(_WRITE_SECONDS)
             journald.sendto(message, str(place))
 
-    def _journalctl(self, *words: str) -> Finished:
+    def _journalctl(self, *words: str, keep: int = KEPT_BYTES) -> Finished:
         root = str(self._files.root)
-        return run(("chroot", root, "journalctl", "--no-pager", "-q", *words), _SECONDS)
+        return run(("chroot", root, "journalctl", "--no-pager", "-q", *words), _SECONDS, keep=keep)
 
 
 def _field(name: str, value: str) -> bytes:

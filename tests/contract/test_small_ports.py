@@ -110,7 +110,13 @@ def test_a_host_without_a_journal_takes_an_entry_and_says_that_it_has_none(tmp_p
 
 @pytest.mark.parametrize(
     ("text", "read_back"),
-    [("one line", True), ("two\nlines", True), ("x" * 10_000, True), ("not UTF-8: \udcff", False)],
+    [
+        ("one line", True),
+        ("two\nlines", True),
+        ("x" * 150_000, True),
+        ("a\u2028b", True),
+        ("not UTF-8: \udcff", False),
+    ],
 )
 def test_what_was_written_to_a_real_journal_is_read_back(
     throwaway: ThrowawayHost, text: str, read_back: bool
