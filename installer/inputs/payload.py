@@ -97,6 +97,8 @@ def _hint(directory: Path) -> str:
 
 
 def _why_unreadable(directory: Path, error: OSError) -> str:
+    if not isinstance(error, (FileNotFoundError, NotADirectoryError)):
+        return error.strerror or type(error).__name__  # to look at the directory may fail as well
     if not directory.exists():
         return f"the payload directory {directory} does not exist; {nearest(directory)}"
     if not directory.is_dir():

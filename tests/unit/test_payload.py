@@ -63,6 +63,10 @@ def test_what_is_missing_is_said(tmp_path: Path) -> None:
     assert "missing; the payload has cri-resource-manager-0.9.2" in fault(tmp_path)
 
 
+def test_a_payload_that_cannot_be_looked_at_is_bad_input(tmp_path: Path) -> None:
+    assert "cri-resmgr: File name too long" in fault(tmp_path / ("x" * 300))
+
+
 def test_no_program_is_refused(tmp_path: Path) -> None:
     assert "not a program" in fault(unpack(tmp_path, b"<html>404 Not Found</html>"))
 
