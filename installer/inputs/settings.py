@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 _SOCKET_PATH_LIMIT = 107  # bytes, of sun_path in unix(7), without the closing NUL
 _DAY = 86_400  # seconds
-_UNIT_NAME = re.compile(r"[A-Za-z0-9:_.\\@-]{1,247}\.service")
+_UNIT_NAME = re.compile(r"(?!@)[A-Za-z0-9:_.\\@-]{1,247}(?<!@)\.service")  # `x@.service` is a template
 _VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _HEALTHZ_URL = re.compile(r"http://(\[[0-9A-Fa-f:]+\]|[0-9.]+|localhost)(?::([0-9]{1,5}))?(/[!-~]*)?")
 _SHARE = re.compile(r"[1-9][0-9]{0,8}|([1-9][0-9]?|100)%")

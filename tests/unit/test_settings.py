@@ -107,6 +107,7 @@ def test_what_a_file_sets_is_taken_and_the_rest_stays(tmp_path: Path) -> None:
             "proxy.runtimeEndpoint: must have a path of at most",
         ),
         ("kubelet: {unit: kubelet}", "kubelet.unit: must be the name of a service"),
+        ('kubelet: {unit: "kubelet@.service"}', "kubelet.unit: must be the name of a service"),
         ("kubelet: {unit: ../x.service}", "kubelet.unit: must be the name of a service"),
         ("kubelet: {unit: cri-resource-manager.service}", "kubelet.unit: is the proxy's own unit"),
         (
