@@ -36,8 +36,9 @@ class Document(NamedTuple):
     size: int = 0  # about how many characters it has when written with its aliases expanded
 
 
-def parse_document(content: bytes, name: str) -> Document:
-    """Parse one document. `name` is what its faults call it.
+def parse_document(content: bytes, name: str, *, alone: bool = True) -> Document:
+    """Parse one document. `name` is what its faults call it. Unless `alone`, more documents may follow, which
+    are not read.
 
     Raises InvalidInputError with `name:line` if it is not UTF-8, not YAML, more than one document, nested too
     deep, or has tags that only an unsafe loader accepts.
@@ -49,9 +50,9 @@ def parse_document(content: bytes, name: str) -> Document:
 
     loader = _loader_class()(text)
     try:
-        _check_events(yaml.parse(text, _loader_class()), name)
-        node = loader.get_single_node()
-        if node is None:
+        _check_events(yaml.parse(text, _loader_class()), name, alone=alone)
+        node = loader.get_single_node() if alone else loader.check_node() and loader.get_node()
+        if not node:
             return Document(None)
         size = _Size(name).check(node).characters
         walk = _Walk(name)
@@ -73,9 +74,9 @@ def _loader_class() -> Any:
     return getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
-def _check_events(events: Iterable[yaml.Event], name: str) -> None:
+def _check_events(events: Iterable[yaml.Event], name: str, *, alone: bool) -> None:
     """Read the text as a stream of events before PyYAML recursively builds a tree of it."""
-    from yaml import CollectionEndEvent, CollectionStartEvent
+    from yaml import CollectionEndEvent, CollectionStartEvent, DocumentEndEvent
 
     depth = 0
     for number, event in enumerate(events):
@@ -85,6 +86,8 @@ def _check_events(events: Iterable[yaml.Event], name: str) -> None:
             depth += 1
         elif isinstance(event, CollectionEndEvent):
             depth -= 1
+        elif isinstance(event, DocumentEndEvent) and not alone:
+            return
         if depth > _DEPTH:
             mark = event.start_mark
             where = f"{name}:{mark.line + 1}" if mark else name

@@ -150,7 +150,8 @@ def _field(file: UnitText, field: str) -> str | None:
     if field not in file.text:
         return None
     try:
-        content = parse_document(file.text.encode("utf-8", "replace"), file.path).data
+        # Kubelet reads the first document, and ignores what follows (Unmarshal of sigs.k8s.io/yaml).
+        content = parse_document(file.text.encode("utf-8", "replace"), file.path, alone=False).data
     except InvalidInputError as error:
         raise ValueError(error.message) from error
     if not isinstance(content, dict) or field not in content:
