@@ -29,7 +29,7 @@ _SIMPLE_ESCAPES = {
     "\\": "\\", '"': '"', "'": "'", "s": " ",
 }  # fmt: skip
 _NUMERIC_ESCAPE = re.compile(r"x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|([0-3][0-7]{2})")
-_BRACED = re.compile(r"\$\$|\$\{([^}]*)\}")
+_BRACED = re.compile(r"\$\$|\$\{([^}:]*)\}")  # `${X:-y}` stays as it is
 _BARE = re.compile(r"\$([A-Za-z_][A-Za-z0-9_]*)")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _PLAIN = re.compile("[^ \t\n\r\"'\\\\]+")  # literal, quoted or not

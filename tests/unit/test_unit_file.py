@@ -172,6 +172,7 @@ def test_expansion() -> None:
         "k", "1", "2 3", "x", "y", "x y", "--c=x y/$A", "$A", "50%", "", ";",
     )  # fmt: skip
     assert expand(command(":k $A ${A}"), {"A": "1"}) == ("k", "$A", "${A}")
+    assert expand(command("k ${A:-x} ${A:+${B}}"), {"A": "1", "B": "2"}) == ("k", "${A:-x}", "${A:+2}")
 
 
 def test_last_variable() -> None:
