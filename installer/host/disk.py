@@ -245,11 +245,15 @@ def free_bytes(place: str) -> int:
     return status.f_bfree * status.f_frsize
 
 
-def unwritable(place: str) -> str:
-    """Why nothing can be created in the directory `place`; empty if something can."""
+def unwritable(place: str, *, programs: bool = False) -> str:
+    """Why nothing can be created in the directory `place`, or no `programs` can run there; empty if they
+    can."""
     if not os.path.isdir(place):
         return "it is not a directory"
-    if os.statvfs(place).f_flag & os.ST_RDONLY:
+    flags = os.statvfs(place).f_flag
+    if programs and flags & os.ST_NOEXEC:
+        return "its file system is mounted noexec"
+    if flags & os.ST_RDONLY:
         return "its file system is mounted read-only"
     if _immutable(place):  # before access(2), which also refuses there
         return "it is immutable (chattr +i)"

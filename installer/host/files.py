@@ -94,9 +94,9 @@ class RootedFiles:
         with self._nearest(path) as place:
             return disk.free_bytes(place)
 
-    def unwritable(self, directory: str) -> str:
+    def unwritable(self, directory: str, *, programs: bool = False) -> str:
         with self._nearest(directory) as place:
-            return disk.unwritable(place)
+            return disk.unwritable(place, programs=programs)
 
     @contextlib.contextmanager
     def _nearest(self, path: str) -> Iterator[str]:

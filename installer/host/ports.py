@@ -119,9 +119,9 @@ class Files(Protocol):
         """Bytes free for root on the file system of `path` or of its nearest existing parent."""
         ...
 
-    def unwritable(self, directory: str) -> str:
-        """Why nothing can be written to `directory` (or its nearest existing parent); empty if something can.
-        Checks the mount and the permissions, and writes nothing."""
+    def unwritable(self, directory: str, *, programs: bool = False) -> str:
+        """Why nothing can be written to `directory` (or its nearest existing parent), or no `programs` can
+        run there; empty if they can. Checks the mount and the permissions, and writes nothing."""
         ...
 
 

@@ -45,6 +45,13 @@ def _check_directories(probe: Probe) -> Iterable[Finding]:
     for path, why in sorted(probe.obstacles.items()):
         yield _blocked(path, why)
     for directory, why in sorted(probe.unwritable.items()):
+        if "noexec" in why:
+            yield refusal(
+                "directory-noexec",
+                f"no program can be started from {directory}: {why}",
+                "mount it without noexec (`mount -o remount,exec`), or exclude this node",
+            )
+            continue
         unit_directory = "/systemd/system" in directory
         yield refusal(
             "unit-directory-read-only" if unit_directory else "directory-not-writable",

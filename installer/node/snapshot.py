@@ -370,7 +370,7 @@ def _proxy_drop_ins(files: Files) -> tuple[UnitText, ...]:
 def _unwritable(host: Host, directory: str) -> str:
     try:
         host.files.missing_directories(directory)
-        return host.files.unwritable(directory)
+        return host.files.unwritable(directory, programs=directory == posixpath.dirname(paths.BINARY))
     except UnservableHostError as error:
         return f"{error.message} ({error.hint})"
 

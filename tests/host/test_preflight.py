@@ -261,6 +261,15 @@ def test_every_directory_that_reads_only(node: Node) -> None:
         assert f"{directory} is not writable: " in said
 
 
+def test_a_file_system_that_starts_no_program(node: Node) -> None:
+    node.host.run("mount", "-t", "tmpfs", "-o", "noexec,mode=755", "tmpfs", "/opt")
+    said = node.refused("directory-noexec")
+    assert "no program can be started from /opt/intel/bin: its file system is mounted noexec" in said
+
+    node.host.run("mount", "-o", "remount,exec", "/opt")
+    assert node.findings() == {}
+
+
 @pytest.mark.parametrize("directory", ["/opt/intel/bin", "/var/lib/cri-resmgr-installer"])
 def test_no_space(node: Node, directory: str) -> None:
     real.require_stand_in("cri-resmgr", "be of this size")

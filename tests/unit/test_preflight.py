@@ -280,16 +280,21 @@ def test_places_that_cannot_be_ours_are_all_named() -> None:
     probe = replace(
         PROBE,
         obstacles={paths.BINARY: "a directory is in the way", paths.GUARD: "leads out of the root"},
-        unwritable={"/etc/default": "read-only file system", "/usr/lib/systemd/system/x.d": "read-only"},
+        unwritable={
+            "/etc/default": "read-only file system",
+            "/opt/intel/bin": "its file system is mounted noexec",
+            "/usr/lib/systemd/system/x.d": "read-only",
+        },
     )
     found = change(probe=probe)
     assert codes(found) == [
         "path-blocked",
         "path-blocked",
         "directory-not-writable",
+        "directory-noexec",
         "unit-directory-read-only",
     ]
-    assert "kubelet.dropInDirectory" in found[3].hint
+    assert "kubelet.dropInDirectory" in found[4].hint
 
 
 @pytest.mark.parametrize(

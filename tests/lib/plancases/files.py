@@ -79,7 +79,7 @@ class MemoryFiles:
     def free_bytes(self, path: str) -> int:
         return 1 << 30
 
-    def unwritable(self, directory: str) -> str:
+    def unwritable(self, directory: str, *, programs: bool = False) -> str:
         return ""
 
     def opened(self, path: str) -> AbstractContextManager[Path]:
