@@ -7,6 +7,7 @@ only a start on a node refuses. Nothing is merged: cri-resmgr uses either force.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -72,6 +73,7 @@ def load_configs(directory: Path | None) -> Configs:
     """
     if directory is None:
         return Configs()
+    version = _version_of(directory)
     faults = [
         f"{path}: unknown name; {suggest(path.name, CONFIG_FILES)}"
         for path in list_configs(directory)
@@ -87,6 +89,8 @@ def load_configs(directory: Path | None) -> Configs:
             continue
         if content is not None:
             contents[name], data[name] = content, _parse(name, content, faults)
+    if _version_of(directory) != version:  # swapped: a mixture may have no file
+        return load_configs(directory)
     if faults:
         raise InvalidInputError(faults, _HINT)
     extra = contents.get(EXTRA_OPTIONS)
@@ -97,6 +101,14 @@ def load_configs(directory: Path | None) -> Configs:
         Asked.of(data.get(FORCE, data.get(FALLBACK))),
         tuple(finding for name, found in data.items() for finding in _warnings(found, name)),
     )
+
+
+def _version_of(directory: Path) -> str:
+    """What a ConfigMap volume shows now; empty for any other directory."""
+    try:
+        return os.readlink(directory / "..data")
+    except OSError:
+        return ""
 
 
 def find_faults(name: str, content: bytes) -> list[str]:

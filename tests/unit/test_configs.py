@@ -10,6 +10,7 @@ from typing import Literal
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pytest_mock import MockerFixture
 
 from installer.errors import InvalidInputError
 from installer.inputs.configs import (
@@ -22,6 +23,7 @@ from installer.inputs.configs import (
 from installer.inputs.load import Request, load_inputs
 from installer.inputs.payload import BINARY
 from installer.inputs.policy import Asked
+from installer.inputs.reading import read_if_present
 from installer.inputs.settings import ProxySettings, Settings
 from installer.model.names import Mode
 
@@ -116,6 +118,27 @@ def test_a_configmap_volume_is_made_of_links(tmp_path: Path) -> None:
     assert load_configs(tmp_path).asked.policy == "balloons"
     (version / "fallback.cfg").unlink()
     assert faults(tmp_path) == (f"{tmp_path}/fallback.cfg: dangling symlink",)
+
+
+def test_a_volume_that_is_swapped_meanwhile_is_read_again(tmp_path: Path, mocker: MockerFixture) -> None:
+    """Of the old one only fallback.cfg was looked at, and of the new one only force.cfg: none was there."""
+    for version, files in (("..1", {"force.cfg": BALLOONS}), ("..2", {"fallback.cfg": TOPOLOGY})):
+        (tmp_path / version).mkdir()
+        write(tmp_path / version, files)
+    (tmp_path / "..data").symlink_to("..1")
+    (tmp_path / "force.cfg").symlink_to("..data/force.cfg")
+
+    def then_swapped(path: Path) -> bytes | None:
+        content = read_if_present(path)
+        if path.name == "fallback.cfg" and content is None:
+            (tmp_path / "fallback.cfg").symlink_to("..data/fallback.cfg")
+            (tmp_path / "..new").symlink_to("..2")
+            (tmp_path / "..new").rename(tmp_path / "..data")
+            (tmp_path / "force.cfg").unlink()
+        return content
+
+    mocker.patch("installer.inputs.configs.read_if_present", then_swapped)
+    assert load_configs(tmp_path).asked.policy == "topology-aware"
 
 
 @pytest.mark.parametrize(
