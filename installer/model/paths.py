@@ -116,10 +116,11 @@ def same_endpoint(one: str, other: str) -> bool:
 
 
 def normalise_endpoint(endpoint: str) -> str:
-    """The absolute path of an endpoint's socket, without `unix://`, and with /run for /var/run."""
+    """The absolute path of an endpoint's socket, without `unix://` and superfluous slashes, and with /run for
+    /var/run."""
     path = endpoint.removeprefix("unix:")
-    if path.startswith("//"):
-        path = "/" + path.lstrip("/")
+    if path.startswith("/"):
+        path = "/" + "/".join(name for name in path.split("/") if name not in ("", "."))
     return path.removeprefix("/var") if path.startswith("/var/run/") else path
 
 

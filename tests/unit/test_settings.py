@@ -103,6 +103,10 @@ def test_what_a_file_sets_is_taken_and_the_rest_stays(tmp_path: Path) -> None:
             "proxy.runtimeEndpoint: is the proxy's own relay socket",
         ),
         (
+            "proxy: {runtimeEndpoint: 'unix:///run//cri-resmgr/./cri-resmgr.sock'}",
+            "proxy.runtimeEndpoint: is the proxy's own relay socket",
+        ),
+        (
             f"proxy: {{runtimeEndpoint: 'unix:///{'x' * 107}'}}",
             "proxy.runtimeEndpoint: must have a path of at most",
         ),
