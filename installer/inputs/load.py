@@ -97,9 +97,11 @@ def check_inputs(inputs: Inputs, changes: Changes, validator: Validator, *, prov
     binary = inputs.payload.source
     broken = validator.validate(binary, b"")
     if broken:
+        remedy = "unpack or build the payload again"
+        if broken.endswith("Permission denied"):
+            remedy = "its file system may be mounted noexec, as /tmp often is: unpack the payload elsewhere"
         raise InvalidInputError(
-            [f"{binary}: does not start with any configuration: {broken}"],
-            "unpack or build the payload again; nothing was touched",
+            [f"{binary}: does not start with any configuration: {broken}"], f"{remedy}; nothing was touched"
         )
     faults = validate_with_binary(inputs.configs, binary, validator)
     if faults:

@@ -8,8 +8,13 @@ from pathlib import Path
 import pytest
 
 from installer.errors import InvalidInputError
+from installer.inputs.load import Request, check_inputs, load_inputs
 from installer.inputs.payload import BINARY, load_payload, verify_payload
+from installer.inputs.settings import Settings
 from installer.model.host import Identity
+from installer.model.names import Mode
+from installer.model.plan import Changes
+from tests.lib.fakes import FakeValidator
 from tests.lib.releases import elf, unpack
 
 
@@ -113,6 +118,14 @@ def test_a_payload_that_vanishes_is_bad_input(tmp_path: Path) -> None:
     (tmp_path / BINARY).unlink()
     with pytest.raises(InvalidInputError, match="missing; the payload has opt"):
         verify_payload(payload)
+
+
+def test_a_payload_that_may_not_be_started_lies_on_a_wrong_file_system(tmp_path: Path) -> None:
+    request = Request(Mode.INSTALL, Settings(), unpack(tmp_path, elf()))
+    validator = FakeValidator("unshare: failed to execute /tmp/x: Permission denied")
+    with pytest.raises(InvalidInputError, match="failed to execute") as refused:
+        check_inputs(load_inputs(request, lambda *_: None), Changes(), validator, proven=False)
+    assert "noexec" in refused.value.hint
 
 
 def test_the_version_is_what_the_payload_says(tmp_path: Path) -> None:
