@@ -94,13 +94,13 @@ def run(
             process.wait()
     seen = bool(until) and until.encode() in output
     return Finished(
-        tuple(argv), code if ended and not seen else None, output.decode("utf-8", "replace"), seen
+        tuple(argv), code if ended and not seen else None, output[-keep:].decode("utf-8", "replace"), seen
     )
 
 
-def _follow(process: Any, deadline: float, until: bytes, keep: int) -> tuple[bytes, bool]:
+def _follow(process: Any, deadline: float, until: bytes, keep: int) -> tuple[bytearray, bool]:
     """Read until the process has ended, the deadline passes or `until` appears: (output, ended)."""
-    output = b""
+    output = bytearray()
     with selectors.DefaultSelector() as selector:
         selector.register(process.stdout, selectors.EVENT_READ)
         while True:
@@ -113,7 +113,9 @@ def _follow(process: Any, deadline: float, until: bytes, keep: int) -> tuple[byt
                 if not selector.select(0):  # all of its output is read: a child of it still holds the pipe
                     return output, True
             chunk = os.read(process.stdout.fileno(), 65536)
-            output = (output + chunk)[-keep:]
+            output += chunk
+            if len(output) > 2 * keep:  # not each time: it copies what is kept
+                del output[:-keep]
             if until and until in output:
                 return output, False
             if not chunk:

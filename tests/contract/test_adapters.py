@@ -99,6 +99,13 @@ def test_the_last_words_count_however_late_we_look(tmp_path: Path, mocker: Mocke
     assert (finished.code, finished.output) == (0, "last words\n")
 
 
+def test_run_keeps_the_end_of_a_long_output_in_time() -> None:
+    finished = run(("sh", "-c", "head -c 200000000 /dev/zero; echo end"), 5, keep=16 << 20)
+    assert finished.code == 0
+    assert len(finished.output) == 16 << 20
+    assert finished.output.endswith("end\n")
+
+
 def test_run_kills_what_has_said_its_word() -> None:
     started = time.monotonic()
     finished = run(("sh", "-c", "echo the word is out >&2; sleep 54321"), 600, until="word is")
