@@ -77,7 +77,7 @@ def judge_nodes(api: KubeApi, installations: Sequence[Installed], instance: str 
     views, others = [], 0
     for node in api.list_objects(NODES):
         view = judge_node(node, Listed(tuple(installations), pods, api.now(), newest))
-        if view is None or (view.mode is None and is_of(theirs(), node)):
+        if view is None or (view.mode is None and is_selected(node, theirs())):
             others += 1
         else:
             views.append(view)
@@ -169,8 +169,8 @@ def _selects(installation: Installed, name: str, labels: Mapping[str, Any], doub
         return doubt  # unknown affinity: rather show the node than hide it
 
 
-def is_of(installations: Iterable[Installed], node: Object) -> bool:
-    """Whether one of them selects the Node."""
+def is_selected(node: Object, installations: Iterable[Installed]) -> bool:
+    """Whether one of the installations selects the Node."""
     metadata = mapping_at(node, "metadata")
     name, labels = text_at(metadata, "name"), mapping_at(metadata, "labels")
     return any(_selects(each, name, labels, doubt=False) for each in installations)

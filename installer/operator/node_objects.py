@@ -12,7 +12,7 @@ from installer.model.hold import PAUSE_ANNOTATION
 from installer.model.names import LAST_FAILURE, LEFT, NOT_READY_TAINT, READY_CONDITION, READY_LABEL, STATUS
 from installer.operator.api import NODES, STRATEGIC, ApiError, KubeApi
 from installer.operator.inventory import find_installations
-from installer.operator.judge import is_of, read_status
+from installer.operator.judge import is_selected, read_status
 from installer.operator.kube_objects import Object, condition_of, items_at, mapping_at, text_at
 
 _ANNOTATIONS = (STATUS, LAST_FAILURE, PAUSE_ANNOTATION)
@@ -42,7 +42,7 @@ def clear_node_objects(
         lambda: [
             (text_at(each, "metadata", "name"), build_patches(each))
             for each in api.list_objects(NODES)
-            if not is_of(others, each)
+            if not is_selected(each, others)
         ]
     )
     marked = {name: patches for name, patches in nodes if any(patches) and name not in left}
