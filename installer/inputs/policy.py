@@ -146,7 +146,8 @@ def asked_in(content: bytes) -> Asked:
 
 
 def _data_in(content: bytes) -> object:
+    """Like kubelet, cri-resmgr reads the first document."""
     try:
-        return parse_document(content, "").data
+        return parse_document(content, "", alone=False).data
     except InvalidInputError:
         return None

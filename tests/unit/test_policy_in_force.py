@@ -33,6 +33,7 @@ from tests.lib.rules import rule
 FALLBACK = ("cri-resmgr", "--fallback-config", paths.FALLBACK_CONFIG)
 FORCED = ("cri-resmgr", f"--force-config={paths.FORCE_CONFIG}")
 AGENT = {"policy": "Active: static-pools\n", "logger": "Debug: cri\n"}
+TWO_DOCUMENTS = {"policy": "Active: podpools\n---\n"}
 
 
 def snapshot(argv: tuple[str, ...], cache: ProxyCache = NO_CACHE) -> HostSnapshot:
@@ -56,6 +57,7 @@ def snapshot(argv: tuple[str, ...], cache: ProxyCache = NO_CACHE) -> HostSnapsho
         (FORCED, ProxyCache(agent=AGENT), ("podpools", PolicySource.FORCE, "")),
         (("cri-resmgr",), NO_CACHE, ("none", PolicySource.BUILT_IN, "")),
         (FALLBACK, ProxyCache(agent={"policy": "["}), ("none", PolicySource.AGENT, "")),
+        (FALLBACK, ProxyCache(agent=TWO_DOCUMENTS), ("podpools", PolicySource.AGENT, "")),
     ],
 )
 def test_the_policy_in_force(
