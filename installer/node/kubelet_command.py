@@ -7,6 +7,7 @@ import posixpath
 import re
 import shlex
 from collections.abc import Iterator, Mapping
+from itertools import chain
 from typing import NamedTuple
 
 from installer.inputs.systemd_syntax import (
@@ -217,10 +218,10 @@ class BaseUnit(NamedTuple):
         return tuple(line for line in self.later if (line.section, line.key) == ("Service", key))
 
     def unset(self) -> frozenset[str]:
-        """The names of the variables that UnsetEnvironment= removes."""
+        """What UnsetEnvironment= removes: variables by name, and assignments of exactly one value."""
         lines = merged(self.assignments, "Service", "UnsetEnvironment")
-        words = (word for line in lines for word in split_words(line.value, relaxed=True, c_escapes=True))
-        return frozenset(word.partition("=")[0] for word in words)
+        words = (split_words(line.value, relaxed=True, c_escapes=True) for line in lines)
+        return frozenset(chain.from_iterable(words))
 
     def environment(self, files: Mapping[str, tuple[UnitText, ...]]) -> dict[str, str]:
         """The variables with which systemd expands kubelet's command line, without our part."""
@@ -230,9 +231,8 @@ class BaseUnit(NamedTuple):
         for path in self.environment_files():
             for file in files.get(path, ()):
                 found |= parse_environment_file(file.text)
-        for name in self.unset():
-            found.pop(name, None)
-        return found
+        unset = self.unset()
+        return {name: value for name, value in found.items() if unset.isdisjoint((name, f"{name}={value}"))}
 
     def environment_files(self) -> tuple[str, ...]:
         lines = merged(self.assignments, "Service", "EnvironmentFile")

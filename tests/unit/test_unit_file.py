@@ -184,14 +184,14 @@ def test_last_variable() -> None:
 def test_environment_of_the_command_line() -> None:
     text = (
         "[Service]\nEnvironment=\"A=1 2\" B=%%b 'C=c'\nEnvironmentFile=-/etc/one\nEnvironmentFile=/etc/two\n"
-        "UnsetEnvironment=C D=x\nExecStart=/k $A ${B} $C $D\n"
+        "UnsetEnvironment=C D=x E=e\nExecStart=/k $A ${B} $C $D\n"
     )
     unit = BaseUnit(parse_unit(UnitText(PATH, text)), ())
     files = {
         "/etc/one": (UnitText("/etc/one", "A=from one\nD=d\n"),),
-        "/etc/two": (UnitText("/etc/two", "A=from two\n"),),
+        "/etc/two": (UnitText("/etc/two", "A=from two\nE=e\n"),),
     }
-    assert unit.environment(files) == {"A": "from two", "B": "%b"}
+    assert unit.environment(files) == {"A": "from two", "B": "%b", "D": "d"}
     base = KubeletBase(texts=(UnitText(PATH, text),))
     assert next_command_line(parse_base(base), base) == ("/k", "1", "2", "%b")
 
