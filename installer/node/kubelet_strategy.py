@@ -128,6 +128,12 @@ def _environment(unit: BaseUnit, command: ExecCommand) -> Choice | Finding:
             f"the command line in {command.path} does not end with a $VARIABLE as a separate word",
             _AUTO_HINT,
         )
+    if any(word == f"${variable}" or f"${{{variable}}}" in word for word in command.words[:-1]):
+        return refusal(
+            "kubelet-no-variable",
+            f"the command line in {command.path} names ${variable} more than once",
+            _AUTO_HINT,
+        )
     taken = _taken(unit, variable, f"; or {_AUTO_HINT}")
     if taken:
         return taken
