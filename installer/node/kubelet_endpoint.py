@@ -276,15 +276,18 @@ def _shown(words: tuple[str, ...], process: ProcessState | None) -> Passing:
 def _started_line(
     unit: BaseUnit, command: ExecCommand, base: KubeletBase, launch: Launch
 ) -> tuple[tuple[str, ...], str]:
-    """The program and arguments that started the running kubelet, variables expanded. Our drop-in may repeat
-    an older line of the unit. If that has another program, it proves nothing, and is named."""
-    lines = base.detail.exec_start
-    if len(lines) == 1 and lines[0].argv[-1:] == (f"${ARGS_VARIABLE}",) and launch.is_located:
-        words = (lines[0].path, *lines[0].argv[1:-1])
-        if find_launch(words).program != launch.program:
-            return (), lines[0].path
-        line = expand(ExecCommand("", "", "", words), unit.environment(base.environment_files))
-    else:
-        line = without_argv0(command, next_command_line(unit, base))
+    """The program and arguments that started the running kubelet, variables expanded. What systemd has loaded
+    shows specifiers expanded. It may be our drop-in, which may repeat an older line of the unit. If that has
+    another program, it proves nothing, and is named."""
+    line, loaded = without_argv0(command, next_command_line(unit, base)), base.detail.exec_start
+    if len(loaded) == 1 and launch.is_located:
+        words = (loaded[0].path, *loaded[0].argv[1:])
+        ours = words[-1] == f"${ARGS_VARIABLE}"
+        words = words[:-1] if ours else words
+        if find_launch(words).program == launch.program:
+            started = ExecCommand("", "", command.prefixes, words)
+            line = expand(started, unit.environment(base.environment_files))
+        elif ours:
+            return (), loaded[0].path
     at = line.index(launch.program) if launch.program in line else 0
     return (launch.program, *line[at + 1 :]), ""

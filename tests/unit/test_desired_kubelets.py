@@ -237,6 +237,18 @@ def test_the_same_socket_in_other_words_or_no_plain_socket_is_no_other_endpoint(
         assert not analysed(base, process).next_endpoint
 
 
+@pytest.mark.parametrize(("name", "codes"), [("node-1", []), ("renamed", ["kubelet-arguments-lost"])])
+def test_a_script_is_given_what_systemd_makes_of_a_specifier(name: str, codes: list[str]) -> None:
+    line = "/opt/start --hostname-override={} $KUBELET_EXTRA_ARGS"
+    loaded, argv = tuple(line.format("node-1").split()), ("/usr/bin/kubelet", f"--hostname-override={name}")
+    base = KubeletBase(
+        detail=UnitDetail(exec_start=(ExecLine(loaded[0], loaded),)),
+        texts=(UnitText(f"/etc/systemd/system/{UNIT}", f"[Service]\nExecStart={line.format('%H')}\n"),),
+    )
+    found = analysed(base, ProcessState(7, argv, {}, "/usr/bin/kubelet"))
+    assert [one.code for one in found.refusals] == codes
+
+
 @pytest.mark.parametrize(
     ("loaded", "found"),
     [
@@ -244,7 +256,8 @@ def test_the_same_socket_in_other_words_or_no_plain_socket_is_no_other_endpoint(
         ("/opt/start --v=4 $CRI_RESMGR_KUBELET_ARGS", ""),
         ("/opt/start --v=5 $CRI_RESMGR_KUBELET_ARGS", ""),
         ("/opt/start --v=4", ""),
-        ("/opt/start --v=5", "restart kubelet"),
+        ("/opt/start --v=5", ""),  # an edit that systemd has not loaded yet
+        ("/opt/other --v=5", "restart kubelet"),
     ],
 )
 def test_a_kubelet_that_was_started_by_another_line_is_no_evidence_of_this_one(
