@@ -270,6 +270,8 @@ def _shown(words: tuple[str, ...], process: ProcessState | None) -> Passing:
     well, which is a refusal of its own."""
     if process is None or came_through(words, base_argv(process), process.exe):
         return Passing(appended=True)
+    if len(words) == 1:
+        return Passing(why_not="nothing shows that it passes arguments on, since the unit has none")
     return Passing(why_not="the running kubelet has other arguments than the unit")
 
 
