@@ -52,9 +52,7 @@ def assess_host(request: Request, host: Host, emit: Emit) -> tuple[Run, Inputs, 
         nonce = os.urandom(8).hex()
         assessment = assess(inputs, snapshot, store.record, store.status, nonce, desired, noted)
         if needs_probe(assessment) and (desired is None or desired.files):
-            wanted = tuple(file.path for file in assessment.plan.desired.files)
-            endpoint, controls = probed_endpoint(assessment), assessment.plan.controls
-            snapshot = with_probe(snapshot, host, wanted, endpoint, controls)
+            snapshot = with_probe(snapshot, host, assessment.plan, probed_endpoint(assessment))
             assessment = assess(inputs, snapshot, store.record, store.status, nonce, desired, noted)
     except OSError as error:
         failure = failed_on_disk("the host could not be read", error)

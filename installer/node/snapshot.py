@@ -17,7 +17,6 @@ from installer.host.kubelet_files import configuration_files, matching
 from installer.host.ports import Files, Host
 from installer.inputs.settings import Settings
 from installer.model import paths
-from installer.model.controls import Originals
 from installer.model.hold import CLUSTER_MEMORY, PAUSE_FILE, read_hold, why_paused
 from installer.model.host import (
     Health,
@@ -35,6 +34,7 @@ from installer.model.host import (
     last_flag,
 )
 from installer.model.limits import HURRIED_SECONDS
+from installer.model.plan import Plan
 from installer.model.proxy import BELIEVED, patience
 from installer.node.controls import find_returns
 from installer.node.kept import object_path
@@ -134,18 +134,17 @@ def _read(host: Host, settings: Settings, record: Record, seconds: float) -> Hos
     )
 
 
-def with_probe(
-    snapshot: HostSnapshot, host: Host, wanted: Iterable[str], endpoint: str, controls: Originals
-) -> HostSnapshot:
-    """The snapshot with the facts that are needed only if something is to be changed. `wanted`: the paths to
-    be written. `endpoint`: where to ask the runtime; empty: do not ask it. `controls`: kernel settings of
-    cri-resmgr to restore."""
-    wanted = tuple(wanted)
-    directories = sorted({posixpath.dirname(path) for path in wanted} | {paths.OUR_STATE})
+def with_probe(snapshot: HostSnapshot, host: Host, plan: Plan, endpoint: str) -> HostSnapshot:
+    """The snapshot with the facts that are needed only if something is to be changed as in `plan`.
+    `endpoint`: where to ask the runtime; empty: do not ask it."""
+    wanted = [file.path for file in plan.desired.files]
+    # A takeover deletes files of packages. A removal does what it can.
+    deleted = [change.path for change in plan.changes.files if wanted]
+    directories = sorted({posixpath.dirname(path) for path in (*wanted, *deleted)} | {paths.OUR_STATE})
     unwritable = {directory: reason for directory in directories if (reason := _unwritable(host, directory))}
     usable = [directory for directory in directories if directory not in unwritable]
     probe = _probe_runtime(host, endpoint)
-    returns = find_returns(host.files, controls, snapshot.cache, probe.containers)
+    returns = find_returns(host.files, plan.controls, snapshot.cache, probe.containers)
     probe = replace(
         probe,
         returns=tuple(each.planned for each in returns),

@@ -109,6 +109,17 @@ def test_r8_a_takeover_that_fails_leaves_the_earlier_installation_at_work(
     node.expect_good()
 
 
+@rule("R6")
+def test_a_package_on_a_read_only_file_system_is_refused(host: ThrowawayHost, tmp_path: Path) -> None:
+    """Its unit could not be deleted, half-way through the takeover."""
+    node = Taken(host, tmp_path, "packaged")
+    host.run("mount", "--bind", "/usr", "/usr")
+    host.run("mount", "-o", "remount,ro,bind", "/usr")
+    with untouched(host):
+        refused = node.run("install", "--take-over", code=4).err
+    assert "is not writable: its file system is mounted read-only" in refused
+
+
 @rule("R8", "R12")
 @pytest.mark.parametrize("kind", ["drop-in", "packaged"])
 def test_r8_a_proxy_that_never_answers_takes_no_kubelet_with_it(

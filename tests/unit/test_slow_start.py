@@ -12,6 +12,8 @@ import pytest
 from installer.inputs.settings import ProxySettings, Settings
 from installer.model import paths
 from installer.model.host import ProcessState, UnitState
+from installer.model.names import Mode
+from installer.model.plan import Changes, Desired, Plan
 from installer.model.proxy import BELIEVED, WHILE_HANGING, may_be_slow
 from installer.node.converge import build_limits
 from installer.node.record import Record
@@ -189,6 +191,7 @@ def test_a_runtime_that_is_slow_to_say_how_it_is(tmp_path: Path, seconds: float,
     host = fake(tmp_path, 5)
     host.cri.sockets["unix:///run/r.sock"], host.cri.seconds = CONTAINERD, seconds
     snapshot = take_snapshot(host.host, read_machine(host.host), SETTINGS, Record())
-    probe = with_probe(snapshot, host.host, (), "unix:///run/r.sock", {}).probe
+    plan = Plan(Mode.INSTALL, Desired(), Changes(), "kubelet.service")
+    probe = with_probe(snapshot, host.host, plan, "unix:///run/r.sock").probe
     assert probe
     assert (not probe.runtime_error) is ready
