@@ -57,7 +57,7 @@ class RecordStore:
         self.record, self.status = loaded.record, loaded.status
         self._on_disk = loaded.record if loaded.status is RecordStatus.OK else None
         # Files at our paths that nothing proves ours; only filled if the record cannot be believed.
-        self.unclaimed: tuple[str, ...] = ()
+        self.unclaimed = loaded.unclaimed
         self._orphans = loaded.orphans  # kept originals that only the lost record could assign
         self._repaired: dict[str, bytes] = {}  # kubelet's files in a new takeover, by digest
 

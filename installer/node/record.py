@@ -132,6 +132,7 @@ class LoadedRecord(NamedTuple):
     record: Record
     status: RecordStatus
     orphans: tuple[str, ...] = ()  # digests of kept originals that `record` no longer refers to
+    unclaimed: tuple[str, ...] = ()  # files that it claimed, and that nothing proves ours any more
 
 
 NOTHING_LOADED = LoadedRecord(Record(), RecordStatus.MISSING)
@@ -193,9 +194,8 @@ def _is_sensible(record: Record) -> bool:
 
 
 def _recheck(record: Record, files: Files, machine_id: str, hostname: str) -> LoadedRecord:
-    others = {
-        path: claim for path, claim in record.claims.items() if not _is_still_ours(files.state(path), claim)
-    }
+    states = {path: files.state(path) for path in record.claims}
+    others = {path: claim for path, claim in record.claims.items() if not _is_still_ours(states[path], claim)}
     ours = {path: owned for path, owned in record.owned.items() if path not in others}
     renamed = record.machine_id == machine_id
     controls = record.controls if renamed else {}
@@ -206,6 +206,7 @@ def _recheck(record: Record, files: Files, machine_id: str, hostname: str) -> Lo
         rechecked,
         RecordStatus.FOREIGN,
         tuple(dict.fromkeys(digest for digest in dropped if digest and digest not in kept)),
+        tuple(path for path, claim in others.items() if states[path] not in (ABSENT, claim.before)),
     )
 
 

@@ -157,10 +157,13 @@ def test_on_a_cloned_disk_only_what_is_really_ours_is_believed(node: Node, file:
     node.run("install")
     node.path(file).write_text("0123456789abcdef0123456789abcdef\n")
     node.path(FALLBACK).write_text("somebody else's now\n")
-    node.run("remove")
+    ended = node.run("remove", code=4)
+    assert f"nothing proves that these files are ours:\n    {FALLBACK}\n" in ended.err
     assert not node.on_relay()
     assert node.path(FALLBACK).read_text() == "somebody else's now\n"
     assert not node.path(BINARY).exists()
+    node.run("remove", "--without-record")
+    assert not node.path(FALLBACK).exists()
 
 
 def test_a_machine_that_was_renamed_keeps_running(node: Node) -> None:

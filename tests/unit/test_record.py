@@ -190,6 +190,7 @@ def test_on_a_renamed_machine_only_what_is_certainly_ours_stays_ours(
     assert loaded.status is RecordStatus.FOREIGN
     assert list(loaded.record.owned) == ([path] if believed else [])
     assert loaded.orphans == (() if believed else (original,))
+    assert loaded.unclaimed == (() if believed or found == "absent" else (path,))
 
 
 # -- what is judged by it -------------------------------------------------------------------------------
