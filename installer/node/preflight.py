@@ -193,6 +193,15 @@ def _check_healthz(facts: Facts) -> Iterable[Finding]:
             f"`ss -ltnp 'sport = :{port}'` names it: end it, and kubelet takes its port back; or set "
             "kubelet.healthzUrl to kubelet's own address",
         )
+    seconds, kubelet = facts.settings.kubelet.start_timeout_seconds, facts.snapshot.kubelet
+    if facts.moves_kubelet and kubelet.unwell and kubelet.process and kubelet.process.age > seconds:
+        yield refusal(
+            "kubelet-unhealthy",
+            f"{facts.unit.name} runs, but {url} is not ok, though it was started more than {seconds} s ago: "
+            "our own failure could not be told from that",
+            f"repair kubelet first; `journalctl -u {facts.unit.name} -n 50` says why. If its healthz is "
+            'elsewhere, or off, set kubelet.healthzUrl ("": do not ask it)',
+        )
 
 
 def _check_machine(machine: Machine, payload: Payload | None) -> Iterable[Finding]:

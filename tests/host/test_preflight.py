@@ -138,6 +138,15 @@ def test_kubelet_crash_looping(node: Node) -> None:
     assert "journalctl -u kubelet.service" in said
 
 
+def test_kubelet_unhealthy(node: Node) -> None:
+    """Or its healthz is elsewhere: each attempt would restart it three times and fail."""
+    node.command.set(kubelet={"healthzUrl": "http://127.0.0.1:20248/healthz", "startTimeoutSeconds": 1})
+    within(SOON, lambda: "kubelet-unhealthy" in node.findings())
+    said = node.refused("kubelet-unhealthy")
+    assert "http://127.0.0.1:20248/healthz is not ok" in said
+    assert "kubelet.healthzUrl" in said
+
+
 def test_kubelet_unit_that_systemd_cannot_use(node: Node) -> None:
     node.write(f"{DROP_INS}/20-more.conf", "[Service]\nExecStart=/usr/bin/kubelet --v=4\n")
     node.host.systemctl("daemon-reload")

@@ -24,6 +24,7 @@ from installer.model.host import (
     Machine,
     Part,
     Probe,
+    ProcessState,
     ProxySnapshot,
     RunningContainer,
     UnitState,
@@ -502,6 +503,24 @@ def test_a_process_that_answers_in_kubelets_place_is_named_by_its_address() -> N
     assert codes(found) == ["healthz-foreign"]
     assert "http://127.0.0.1:10248/healthz" in found[0].message
     assert ":10248" in found[0].hint
+
+
+@pytest.mark.parametrize(
+    ("age", "healthy", "flag", "refused"),
+    [
+        (61, False, "", ["kubelet-unhealthy"]),
+        (61, True, "", []),
+        (59, False, "", []),  # it may be starting
+        (61, False, paths.RELAY_ENDPOINT, []),  # it may be our doing
+    ],
+)
+def test_a_kubelet_that_is_not_healthy_without_us_is_not_moved(
+    age: float, healthy: bool, flag: str, refused: list[str]
+) -> None:
+    process = ProcessState(7, ("kubelet", f"--container-runtime-endpoint={flag}"), {}, age=age)
+    found = change(replace(FACTS, kubelet=KubeletSnapshot(KUBELET, process, healthy)))
+    assert codes(found) == refused
+    assert all("kubelet.healthzUrl" in finding.hint for finding in found)
 
 
 NO_FILES = replace(INSTALL, files=())
