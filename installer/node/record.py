@@ -151,11 +151,13 @@ def load_record(files: Files, machine_id: str, hostname: str) -> LoadedRecord:
     from pydantic import ValidationError
 
     try:
-        schema = parse_json(raw)["schema"]
+        found = parse_json(raw)
+        schema = found["schema"]
         if not isinstance(schema, int):
             raise TypeError(schema)
         if schema > _READABLE_SCHEMA:
             return LoadedRecord(nothing, RecordStatus.FUTURE)
+        _ = found["owned"]  # not in 0.1.0, which kept it elsewhere: it would seem that nothing is ours
         record = _adapter().validate_json(raw)
     except (ValueError, KeyError, TypeError, ValidationError):
         return LoadedRecord(nothing, RecordStatus.CORRUPT)

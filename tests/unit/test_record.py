@@ -124,6 +124,15 @@ def test_a_record_whose_checksum_cannot_be_read_is_corrupt(read: Read) -> None:
     assert read(OWNED, damage=damage).status is RecordStatus.CORRUPT
 
 
+def test_a_record_of_0_1_0_does_not_say_that_nothing_is_ours(read: Read) -> None:
+    """It has no list of what is owned, but one of claims."""
+
+    def older(raw: bytes) -> bytes:
+        return raw[: raw.index(b',\n "checksum"')].replace(b'"owned":', b'"claims":') + b"}\n"
+
+    assert read(OWNED, damage=older).status is RecordStatus.CORRUPT
+
+
 def owning(path: str = paths.FALLBACK_CONFIG, **original: object) -> Record:
     before = replace(THEIRS, **original)  # type: ignore[arg-type]
     return replace(OWNED, owned={path: replace(FALLBACK, before=before)})
