@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
+from installer.host.ports import Unwritable
 from installer.model.jsontext import sha256_hex
 
 _CHUNK = 1 << 20
@@ -245,19 +246,19 @@ def free_bytes(place: str) -> int:
     return status.f_bfree * status.f_frsize
 
 
-def unwritable(place: str, *, programs: bool = False) -> str:
-    """Why nothing can be created in the directory `place`, or no `programs` can run there; empty if they
+def unwritable(place: str, *, programs: bool = False) -> Unwritable | None:
+    """Why nothing can be created in the directory `place`, or no `programs` can run there; None if they
     can."""
     if not os.path.isdir(place):
-        return "it is not a directory"
+        return Unwritable.NO_DIRECTORY
     flags = os.statvfs(place).f_flag
     if programs and flags & os.ST_NOEXEC:
-        return "its file system is mounted noexec"
+        return Unwritable.NOEXEC
     if flags & os.ST_RDONLY:
-        return "its file system is mounted read-only"
+        return Unwritable.READ_ONLY
     if _immutable(place):  # before access(2), which also refuses there
-        return "it is immutable (chattr +i)"
-    return "" if os.access(place, os.W_OK | os.X_OK) else "no permission to write to it"
+        return Unwritable.IMMUTABLE
+    return None if os.access(place, os.W_OK | os.X_OK) else Unwritable.FORBIDDEN
 
 
 def _immutable(place: str) -> bool:

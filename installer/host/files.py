@@ -19,7 +19,7 @@ from pathlib import Path
 from installer.errors import InstallerError, UnservableHostError
 from installer.host import disk, selinux
 from installer.host.chase import components, link_target, opened, parent_of
-from installer.host.ports import KnownDigest
+from installer.host.ports import KnownDigest, Unwritable
 from installer.host.selinux import FilePolicy
 from installer.model.host import ABSENT, Content, FileState, HostPath, Identity, Kind
 from installer.model.jsontext import sha256_hex
@@ -94,7 +94,7 @@ class RootedFiles:
         with self._nearest(path) as place:
             return disk.free_bytes(place)
 
-    def unwritable(self, directory: str, *, programs: bool = False) -> str:
+    def unwritable(self, directory: str, *, programs: bool = False) -> Unwritable | None:
         with self._nearest(directory) as place:
             return disk.unwritable(place, programs=programs)
 

@@ -10,6 +10,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -30,6 +31,16 @@ from installer.model.limits import ANSWER_SECONDS
 
 KnownDigest = Callable[[str, Identity], str | None]
 """(path, identity) -> the known digest of a file, which need not be read then, or None."""
+
+
+class Unwritable(StrEnum):
+    """Why nothing can be written to a directory, or no program be started from it."""
+
+    NO_DIRECTORY = "it is not a directory"
+    NOEXEC = "its file system is mounted noexec"
+    READ_ONLY = "its file system is mounted read-only"
+    IMMUTABLE = "it is immutable (chattr +i)"
+    FORBIDDEN = "no permission to write to it"
 
 
 class Files(Protocol):
@@ -119,9 +130,9 @@ class Files(Protocol):
         """Bytes free for root on the file system of `path` or of its nearest existing parent."""
         ...
 
-    def unwritable(self, directory: str, *, programs: bool = False) -> str:
+    def unwritable(self, directory: str, *, programs: bool = False) -> Unwritable | None:
         """Why nothing can be written to `directory` (or its nearest existing parent), or no `programs` can
-        run there; empty if they can. Checks the mount and the permissions, and writes nothing."""
+        run there; None if they can. Checks the mount and the permissions, and writes nothing."""
         ...
 
 

@@ -432,11 +432,7 @@ class HostSnapshot:
         return max(running, len(self.cache.containers))
 
     @property
-    def runtime_ready(self) -> bool:
-        """Whether the runtime is ready, or was not asked."""
-        return self.probe is None or not self.probe.runtime_error
-
-    @property
     def sound(self) -> bool:
-        """Whether the environment is in order. Only then may a generation be blamed (R8)."""
-        return self.kubelet.healthy and self.runtime_ready
+        """Whether the environment is in order: kubelet is healthy, and so is the runtime, if it was asked.
+        Only then may a generation be blamed (R8)."""
+        return self.kubelet.healthy and not (self.probe and self.probe.runtime_error)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from installer.host.ports import Unwritable
 from installer.model import paths
 from installer.model.host import Probe
 from installer.model.plan import Changes, Finding, Verb, refusal
@@ -45,7 +46,7 @@ def _check_directories(probe: Probe) -> Iterable[Finding]:
     for path, why in sorted(probe.obstacles.items()):
         yield _blocked(path, why)
     for directory, why in sorted(probe.unwritable.items()):
-        if "noexec" in why:
+        if why == Unwritable.NOEXEC:
             yield refusal(
                 "directory-noexec",
                 f"no program can be started from {directory}: {why}",
@@ -56,7 +57,7 @@ def _check_directories(probe: Probe) -> Iterable[Finding]:
         yield refusal(
             "unit-directory-read-only" if unit_directory else "directory-not-writable",
             f"{directory} is not writable: {why}",
-            f"{_REMEDY_IMMUTABLE if 'immutable' in why else ''}"
+            f"{_REMEDY_IMMUTABLE if why == Unwritable.IMMUTABLE else ''}"
             + (
                 "set kubelet.dropInDirectory to a writable unit directory, or mount the host's "
                 "root read-write"

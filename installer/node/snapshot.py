@@ -366,7 +366,7 @@ def _proxy_drop_ins(files: Files) -> tuple[UnitText, ...]:
     return _texts(files, first.values())
 
 
-def _unwritable(host: Host, directory: str) -> str:
+def _unwritable(host: Host, directory: str) -> str | None:
     try:
         host.files.missing_directories(directory)
         return host.files.unwritable(directory, programs=directory == posixpath.dirname(paths.BINARY))

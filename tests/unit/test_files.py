@@ -14,6 +14,7 @@ import pytest
 from installer.errors import InstallerError, UnservableHostError
 from installer.host.disk import Kernel
 from installer.host.files import KEPT_BYTES, RootedFiles
+from installer.host.ports import Unwritable
 from installer.model.host import ABSENT, HostPath, Identity, Kind
 from installer.model.paths import TEMPORARY
 from tests.lib.rules import rule
@@ -353,9 +354,9 @@ def test_a_tree_goes_and_what_it_links_to_stays(files: RootedFiles, tmp_path: Pa
 def test_space_and_permission_are_asked_of_the_nearest_parent(files: RootedFiles) -> None:
     assert files.free_bytes("/etc/not/yet/there") > 0
     assert RootedFiles(Path("/")).free_bytes("/proc/not/yet/there") == 0  # no file system to write to
-    assert files.unwritable("/etc/not/yet/there") == ""
+    assert files.unwritable("/etc/not/yet/there") is None
     write(files, "/etc/x", b"")
-    assert files.unwritable("/etc/x/y") == "it is not a directory"
+    assert files.unwritable("/etc/x/y") is Unwritable.NO_DIRECTORY
 
 
 def test_a_read_only_mount_says_so() -> None:
@@ -364,4 +365,4 @@ def test_a_read_only_mount_says_so() -> None:
     directory = next((place for place in places if os.path.isdir(place)), None)
     if directory is None:
         pytest.skip("nothing is mounted read-only here")
-    assert "read-only" in RootedFiles(Path("/")).unwritable(directory)
+    assert RootedFiles(Path("/")).unwritable(directory) is Unwritable.READ_ONLY

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from installer.host.ports import Unwritable
 from installer.inputs.configs import Configs
 from installer.inputs.load import Inputs, Request
 from installer.inputs.payload import Payload
@@ -283,7 +284,7 @@ def test_places_that_cannot_be_ours_are_all_named() -> None:
         obstacles={paths.BINARY: "a directory is in the way", paths.GUARD: "leads out of the root"},
         unwritable={
             "/etc/default": "read-only file system",
-            "/opt/intel/bin": "its file system is mounted noexec",
+            "/opt/intel/bin": Unwritable.NOEXEC,
             "/usr/lib/systemd/system/x.d": "read-only",
         },
     )

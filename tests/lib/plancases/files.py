@@ -79,8 +79,7 @@ class MemoryFiles:
     def free_bytes(self, path: str) -> int:
         return 1 << 30
 
-    def unwritable(self, directory: str, *, programs: bool = False) -> str:
-        return ""
+    def unwritable(self, directory: str, *, programs: bool = False) -> None: ...
 
     def opened(self, path: str) -> AbstractContextManager[Path]:
         raise NotImplementedError
