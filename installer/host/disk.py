@@ -252,10 +252,10 @@ def unwritable(place: str, *, programs: bool = False) -> Unwritable | None:
     if not os.path.isdir(place):
         return Unwritable.NO_DIRECTORY
     flags = os.statvfs(place).f_flag
-    if programs and flags & os.ST_NOEXEC:
-        return Unwritable.NOEXEC
     if flags & os.ST_RDONLY:
         return Unwritable.READ_ONLY
+    if programs and flags & os.ST_NOEXEC:
+        return Unwritable.NOEXEC
     if _immutable(place):  # before access(2), which also refuses there
         return Unwritable.IMMUTABLE
     return None if os.access(place, os.W_OK | os.X_OK) else Unwritable.FORBIDDEN

@@ -16,7 +16,7 @@ from installer.model.names import Mode
 from installer.model.plan import Changes, Desired, Finding, refusal, warning
 from installer.node.facts import Facts
 from installer.node.header import digest_within
-from installer.node.preflight_files import check_file_systems, check_places
+from installer.node.preflight_files import check_deletions, check_file_systems, check_places
 from installer.node.preflight_proxy import check_cache, check_empty, check_placed, check_start, check_versions
 
 if TYPE_CHECKING:
@@ -115,10 +115,11 @@ def check_change(facts: Facts) -> tuple[Finding, ...]:
 
 
 def _check_removal(facts: Facts) -> Iterable[Finding]:
-    """What keeps kubelet from returning to its base endpoint."""
+    """What keeps kubelet from returning to its base endpoint, and our files from going."""
     name = facts.unit.name
     if facts.snapshot.kubelet.process is not None:
         yield from (found for found in facts.kubelet.refusals if found.code in _NO_WAY_BACK)
+    yield from check_deletions(facts.probe, facts.changes)
     if not facts.restarts_kubelet:
         return
     if facts.unit.load_state == "masked":

@@ -5,6 +5,7 @@ Pure, like all of preflight.
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Iterable
 
 from installer.host.ports import Unwritable
@@ -32,6 +33,19 @@ def check_places(changes: Changes) -> tuple[Finding, ...]:
     removal as well, which would otherwise stop half-way."""
     going = (change for change in changes.files if change.verb in (Verb.DELETE, Verb.RESTORE))
     return tuple(_blocked(change.path, change.before.obstacle) for change in going if change.before.obstacle)
+
+
+def check_deletions(probe: Probe, changes: Changes) -> Iterable[Finding]:
+    """Directories from which a removal cannot delete: it would move kubelet, fail, and move it back."""
+    directories = {posixpath.dirname(change.path) for change in changes.files}
+    for directory, why in sorted(probe.unwritable.items()):
+        if directory in directories and why != Unwritable.NOEXEC:
+            yield refusal(
+                "directory-not-writable",
+                f"{directory} is not writable: {why}",
+                f"make it writable; meanwhile `touch {paths.HOLDS[1]} && systemctl restart kubelet` takes "
+                "kubelet off the proxy until the next boot",
+            )
 
 
 def _blocked(path: str, why: str) -> Finding:

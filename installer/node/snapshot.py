@@ -138,8 +138,7 @@ def with_probe(snapshot: HostSnapshot, host: Host, plan: Plan, endpoint: str) ->
     """The snapshot with the facts that are needed only if something is to be changed as in `plan`.
     `endpoint`: where to ask the runtime; empty: do not ask it."""
     wanted = [file.path for file in plan.desired.files]
-    # A takeover deletes files of packages. A removal does what it can.
-    deleted = [change.path for change in plan.changes.files if wanted]
+    deleted = [change.path for change in plan.changes.files]
     directories = sorted({posixpath.dirname(path) for path in (*wanted, *deleted)} | {paths.OUR_STATE})
     unwritable = {directory: reason for directory in directories if (reason := _unwritable(host, directory))}
     usable = [directory for directory in directories if directory not in unwritable]

@@ -166,6 +166,20 @@ def test_on_a_cloned_disk_only_what_is_really_ours_is_believed(node: Node, file:
     assert not node.path(FALLBACK).exists()
 
 
+@rule("R6")
+def test_a_removal_that_could_not_delete_a_file_is_refused(node: Node) -> None:
+    """It would move kubelet off the proxy, fail, and move it back."""
+    node.run("install")
+    node.host.run("mount", "--bind", "/opt", "/opt")
+    node.host.run("mount", "-o", "remount,ro,bind", "/opt")
+    with untouched(node.host):
+        refused = node.run("remove", code=4).err
+    assert "/opt/intel/bin is not writable: its file system is mounted read-only" in refused
+    node.host.run("umount", "/opt")
+    node.run("remove")
+    node.expect_untraced()
+
+
 def test_a_machine_that_was_renamed_keeps_running(node: Node) -> None:
     node.run("install")
     node.path("/etc/hostname").write_text("renamed\n")

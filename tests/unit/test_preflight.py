@@ -524,6 +524,20 @@ def test_a_kubelet_that_is_not_healthy_without_us_is_not_moved(
     assert all("kubelet.healthzUrl" in finding.hint for finding in found)
 
 
+def test_a_removal_that_could_not_delete_a_file_is_refused_and_kubelet_left_alone() -> None:
+    why = {"/opt/intel/bin": Unwritable.READ_ONLY, paths.OUR_STATE: Unwritable.READ_ONLY}
+    request = Request(Mode.REMOVE, SETTINGS, None)
+    for unwritable, refused in (
+        (why, ["directory-not-writable"]),
+        ({"/opt/intel/bin": Unwritable.NOEXEC}, []),
+    ):
+        snapshot = replace(FACTS, probe=replace(PROBE, unwritable=unwritable))
+        found = preflight.check(
+            Facts(Inputs(request, None, Configs()), snapshot, ANALYSIS, Desired(), INSTALL)
+        )
+        assert codes(found) == refused
+
+
 NO_FILES = replace(INSTALL, files=())
 
 
