@@ -6,6 +6,7 @@ in all, where introspection costs 3 ms per object.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import threading
@@ -146,7 +147,7 @@ class SystemBus:
         try:
             self.read("Ping", lambda: manager.Ping(timeout=CONNECT_SECONDS), CONNECT_SECONDS)
         except SystemdError as error:
-            bus.con.close_sync(None)
+            _hang_up(bus)
             raise UnservableHostError(
                 f"systemd does not answer on the host's system bus: {error.message}",
                 "only hosts whose init is systemd can be served; "
@@ -159,9 +160,16 @@ class SystemBus:
         from gi.repository import Gio, GLib
         from pydbus.bus import Bus
 
-        flags = Gio.DBusConnectionFlags
-        cancellable = Gio.Cancellable()
-        alarm = threading.Timer(CONNECT_SECONDS, cancellable.cancel)
+        flags, cancellable = Gio.DBusConnectionFlags, Gio.Cancellable()
+        stream: Any = None
+
+        def give_up() -> None:
+            cancellable.cancel()
+            if stream is not None:
+                with contextlib.suppress(GLib.Error):  # GLib's Hello waits for 25 s, cancelled or not
+                    stream.get_socket().shutdown(True, True)
+
+        alarm = threading.Timer(CONNECT_SECONDS, give_up)
         alarm.daemon = True
         try:
             alarm.start()
@@ -169,20 +177,24 @@ class SystemBus:
             raise OSError(errno.EAGAIN, "cannot start a thread for the system bus") from error
         try:
             with self._files.opened(SYSTEM_BUS) as socket:
-                connection = Gio.DBusConnection.new_for_address_sync(
-                    f"unix:path={Gio.dbus_address_escape_value(str(socket))}",
-                    flags.AUTHENTICATION_CLIENT | flags.MESSAGE_BUS_CONNECTION,
-                    None,
-                    cancellable,
-                )
+                client = Gio.SocketClient(enable_proxy=False)  # as GLib does: a proxy may need this very bus
+                stream = client.connect(Gio.UnixSocketAddress.new(str(socket)), cancellable)
+            connection = Gio.DBusConnection.new_sync(
+                stream,
+                None,
+                flags.AUTHENTICATION_CLIENT | flags.MESSAGE_BUS_CONNECTION,
+                None,
+                cancellable,
+            )
         except (FileNotFoundError, NotADirectoryError):
             raise _no_bus(self._files) from None
         except GLib.Error as error:
             if error.matches(Gio.io_error_quark(), Gio.IOErrorEnum.TOO_MANY_OPEN_FILES):
                 raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), SYSTEM_BUS) from error
             denied = error.matches(Gio.io_error_quark(), Gio.IOErrorEnum.PERMISSION_DENIED)
+            late = f"it has not answered for {CONNECT_SECONDS:g} s" if cancellable.is_cancelled() else ""
             raise UnservableHostError(
-                f"cannot connect to the host's system bus ({SYSTEM_BUS}): {error.message}",
+                f"cannot connect to the host's system bus ({SYSTEM_BUS}): {late or error.message}",
                 "run as root (privileged container)" if denied else "see `systemctl status dbus` on the host",
             ) from error
         finally:
@@ -196,8 +208,8 @@ class SystemBus:
         """Close the connection, if any. The next use opens another."""
         bus, self._bus = self._bus, None
         self._manager, self._units, self._subscribed = None, {}, False
-        if bus is not None and not bus.con.is_closed():
-            bus.con.close_sync(None)
+        if bus is not None:
+            _hang_up(bus)
 
     # -- calling ----------------------------------------------------------------
 
@@ -363,6 +375,13 @@ class SystemBus:
         finally:
             self._context.pop_thread_default()
         return lambda: (bool(replies), replies[0] if replies else None)
+
+
+def _hang_up(bus: Any) -> None:
+    from gi.repository import GLib
+
+    with contextlib.suppress(GLib.Error):  # the bus daemon has closed the connection
+        bus.con.close_sync(None)
 
 
 def _on_signal(connection: Any, interface: str, member: str, path: str, changed: Callable[[], None]) -> Any:

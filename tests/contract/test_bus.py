@@ -1,0 +1,116 @@
+"""What a bus daemon may do that hangs, or that hangs up."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import struct
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from installer.errors import UnservableHostError
+from installer.host.files import RootedFiles
+from installer.host.systemd import BusSystemd
+from tests.lib.rules import rule
+
+Respond = Callable[[bytes], bytes | None]
+"""The fields of a method call -> the string in the reply, empty for none; None: hang up."""
+
+_NAMES = {b"Hello": b":1.1", b"GetNameOwner": b":1.2"}
+
+
+def _named(call: bytes) -> bytes:
+    return next((name for method, name in _NAMES.items() if method in call), b"")
+
+
+class _Client:
+    """The bus daemon's side of one connection (D-Bus Specification, "Message Protocol")."""
+
+    def __init__(self, stream: socket.socket) -> None:
+        self._stream, self._file = stream, stream.makefile("rb")
+
+    def authenticate(self) -> None:
+        while not (line := self._file.readline().lstrip(b"\0")).startswith(b"BEGIN"):
+            if not line:
+                raise EOFError
+            accepts = line.startswith(b"AUTH EXTERNAL")
+            refusal = b"ERROR" if line.startswith(b"NEGOTIATE") else b"REJECTED EXTERNAL"
+            self._stream.sendall((b"OK " + b"0" * 32 if accepts else refusal) + b"\r\n")
+
+    def answer(self, respond: Respond) -> None:
+        while header := self._file.read(16):
+            length, serial, size = struct.unpack("<4xIII", header)
+            fields = self._file.read(size + -size % 8)[:size]
+            self._file.read(length)
+            if (name := respond(fields)) is None:
+                return
+            self._stream.sendall(_reply(serial, name))
+
+
+def _reply(serial: int, name: bytes) -> bytes:
+    fields = b"\5\1u\0" + struct.pack("<I", serial) + (b"\x08\1g\0\1s\0" if name else b"")
+    body = struct.pack("<I", len(name)) + name + b"\0" if name else b""
+    header = b"l\2\1\1" + struct.pack("<III", len(body), 1, len(fields)) + fields
+    return header + bytes(-len(header) % 8) + body
+
+
+@contextmanager
+def _bus(respond: Respond, held: threading.Event | None = None) -> Iterator[BusSystemd]:
+    """A systemd behind a bus daemon that answers so; with `held` it says nothing after the authentication
+    until that is set."""
+    with tempfile.TemporaryDirectory() as directory:  # pytest's own may be too long for a socket's name
+        place = Path(directory, "run/dbus/system_bus_socket")
+        place.parent.mkdir(parents=True)
+        listener = socket.socket(socket.AF_UNIX)
+        listener.bind(str(place))
+        listener.listen()
+
+        def serve() -> None:
+            with contextlib.suppress(OSError):
+                while True:
+                    stream, _ = listener.accept()
+                    with stream, contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):
+                        client = _Client(stream)
+                        client.authenticate()
+                        if held is not None:
+                            held.wait()
+                        client.answer(respond)
+                        stream.shutdown(socket.SHUT_RDWR)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        systemd = BusSystemd(RootedFiles(Path(directory)))
+        try:
+            yield systemd
+        finally:
+            if held is not None:
+                held.set()
+            systemd.close()
+            listener.shutdown(socket.SHUT_RDWR)
+            thread.join()
+            listener.close()
+
+
+@rule("R9")
+def test_a_bus_that_hangs_after_the_authentication_has_a_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("installer.host.bus.CONNECT_SECONDS", 0.5)
+    with _bus(_named, held=threading.Event()) as systemd:
+        started = time.monotonic()
+        with pytest.raises(UnservableHostError, match=r"it has not answered for 0.5 s"):
+            systemd.unit("kubelet.service")
+        assert time.monotonic() - started < 20
+
+
+def test_a_bus_that_hangs_up_at_once_is_an_error_of_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("installer.host.bus.CONNECT_SECONDS", 0.5)
+    with (
+        _bus(lambda call: None if b"Ping" in call else _named(call)) as systemd,
+        pytest.raises(UnservableHostError, match="systemd does not answer"),
+    ):
+        systemd.daemon_reload(30)
