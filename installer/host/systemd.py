@@ -217,14 +217,11 @@ class BusSystemd:
         and the answer to a ping, count."""
         bus = self._bus
         deadline = time.monotonic() + timeout
-        bus.subscribe()
-        bus.reloading = None
-        reply = bus.begin_reload()
-        answered = bus.wait(lambda: reply()[0] or bus.reloading is False, deadline)
-        if bus.is_closed and (left := deadline - time.monotonic()) > 0:
+        answered, reply = self._reload(deadline)
+        while bus.is_closed and time.monotonic() < deadline:
             # Whether systemd received the call is unknown. A second reload does no harm.
-            self.daemon_reload(left)
-            return
+            time.sleep(0.1)
+            answered, reply = self._reload(deadline)
         if not answered:
             raise SystemdError(f"daemon-reload: not done after {timeout:g} s", "systemctl status 1", TIMEOUT)
         if not reply()[0]:
@@ -234,6 +231,14 @@ class BusSystemd:
         if error is not None and not error.lost:
             raise error
         bus.read("daemon-reload", lambda: bus.manager.Ping(timeout=max(0.1, deadline - time.monotonic())))
+
+    def _reload(self, deadline: float) -> tuple[bool, Callable[[], tuple[bool, SystemdError | None]]]:
+        """Whether there is a sign that systemd has reloaded, and what `begin_reload` returns."""
+        bus = self._bus
+        bus.subscribe()
+        bus.reloading = None
+        reply = bus.begin_reload()
+        return bus.wait(lambda: reply()[0] or bus.reloading is False, deadline), reply
 
     def enable(self, name: str) -> None:
         self._bus.ask(f"systemctl enable {name}", "EnableUnitFiles", [name], False, False)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from installer.errors import UnservableHostError
+from installer.errors import SystemdError, UnservableHostError
 from installer.host.files import RootedFiles
 from installer.host.systemd import BusSystemd
 from tests.lib.rules import rule
@@ -114,3 +114,12 @@ def test_a_bus_that_hangs_up_at_once_is_an_error_of_the_host(monkeypatch: pytest
         pytest.raises(UnservableHostError, match="systemd does not answer"),
     ):
         systemd.daemon_reload(30)
+
+
+@rule("R9")
+def test_a_bus_that_hangs_up_at_each_reload_ends_it_at_its_deadline() -> None:
+    with (
+        _bus(lambda call: None if b"Reload" in call else _named(call)) as systemd,
+        pytest.raises(SystemdError, match="daemon-reload: not done after 4 s"),
+    ):
+        systemd.daemon_reload(4)
