@@ -20,6 +20,7 @@ from typing import Any
 ENVIRONMENT = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C.UTF-8"}
 OURSELVES = (sys.executable, "-P", "-m", "installer.cli")
 KEPT_BYTES = 1 << 18
+_REAP_SECONDS = 5.0  # what a killed process may take to disappear: its system call may hang
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,15 +84,15 @@ def run(
         process = start(argv, {**ENVIRONMENT, **more})
     except OSError as error:
         return Finished(tuple(argv), 127, f"{error.strerror or error}", errno=error.errno or 0)
-    with process:
-        try:
-            output, ended = _follow(process, time.monotonic() + timeout, until.encode(), keep)
-        finally:
-            code = process.poll()
-            # Kill its children as well: a left-over child would hold the pipe open.
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+    try:
+        output, ended = _follow(process, time.monotonic() + timeout, until.encode(), keep)
+    finally:
+        code = process.poll()
+        # Kill its children as well: a left-over child would hold the pipe open.
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        _ended(process, time.monotonic() + _REAP_SECONDS)
+        process.stdout.close()
     seen = bool(until) and until.encode() in output
     return Finished(
         tuple(argv), code if ended and not seen else None, output[-keep:].decode("utf-8", "replace"), seen

@@ -77,6 +77,29 @@ def test_run_ends_at_its_deadline_with_all_it_started() -> None:
     within(SOON, lambda: not _alive(int(finished.output)))
 
 
+@rule("R9")
+def test_run_does_not_wait_for_what_even_sigkill_does_not_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a system call that hangs. Its debugger, which has not taken note of its end, keeps it here."""
+    monkeypatch.setattr("installer.host.command._REAP_SECONDS", 0.2)
+    kept = """
+import ctypes, os, time
+c = ctypes.CDLL(None, use_errno=True)
+c.prctl(0x59616D61, ctypes.c_ulong(-1), 0, 0, 0)  # PR_SET_PTRACER
+if os.fork():
+    time.sleep(60)
+os.setsid()
+if c.ptrace(0x4206, os.getppid(), 0, 0) == 0:  # PTRACE_SEIZE
+    print(os.getpid(), flush=True)
+time.sleep(60)
+"""
+    started = time.monotonic()
+    finished = run((sys.executable, "-c", kept), 3)
+    took = time.monotonic() - started
+    os.kill(int(finished.output), signal.SIGKILL)
+    assert finished.code is None
+    assert took < 30
+
+
 def test_run_does_not_wait_for_a_left_over_child() -> None:
     started = time.monotonic()
     assert run(("sh", "-c", "sleep 54321 & exit 0"), 600).code == 0
