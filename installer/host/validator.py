@@ -19,6 +19,7 @@ from pathlib import Path
 from installer.errors import RolledBackError, StepFailedError, UnservableHostError, failed_on_disk, remedy_for
 from installer.host.command import Finished, run
 from installer.host.files import RootedFiles
+from installer.model.event import truncate
 from installer.model.paths import OUR_RUNTIME
 from installer.model.proxy import DEFAULT_FALLBACK, fatal_lines
 
@@ -30,6 +31,7 @@ _DYING_WITH_US = ("setpriv", "--pdeathsig", "KILL", "--", "sh", "-c", '[ "$PPID"
 _OWN_NETWORK = ("unshare", "--net", "--")
 _WRAPPER_FAILED = ("setpriv:", "unshare:")  # how they complain when they are not allowed to
 _ACCEPTED = "waiting for image services"
+_COMPLAINT_BYTES = 4096
 _SERVES = "up and running"  # logged once its cache is written
 # Makes its lines begin as they do in the journal. The value does not matter.
 _AS_IN_THE_JOURNAL = {"JOURNAL_STREAM": "0:0"}
@@ -152,4 +154,4 @@ def _complaint(finished: Finished, private: str) -> str:
     """Its fatal lines, else its last line, without the private directory."""
     said = [line.strip() for line in finished.lines if line.strip()]
     lines = fatal_lines(said) or said[-1:] or [finished.failure]
-    return "\n".join(lines).replace(f"{private}/", "")
+    return truncate("\n".join(lines).replace(f"{private}/", ""), _COMPLAINT_BYTES)

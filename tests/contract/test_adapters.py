@@ -356,6 +356,13 @@ def test_the_cause_comes_first_whatever_is_said_around_it(tmp_path: Path) -> Non
     assert BinaryValidator(RootedFiles(tmp_path)).validate(binary, b"").endswith("the cause")
 
 
+def test_a_complaint_of_megabytes_is_cut(tmp_path: Path) -> None:
+    endless = program(tmp_path, "head -c 3000000 /dev/zero | tr '\\0' x; exit 1")
+    complaint = BinaryValidator(RootedFiles(tmp_path)).validate(endless, b"")
+    assert complaint.startswith("xxx")
+    assert len(complaint) <= 4096
+
+
 @rule("R8")
 def test_a_deadline_that_passes_blames_nothing(tmp_path: Path) -> None:
     binary = program(tmp_path, 'echo "W: [ x ] noise"; sleep 54321')
