@@ -18,11 +18,13 @@ from installer.errors import InstallerError, UnservableHostError
 from installer.host.command import KEPT_BYTES, Finished, run
 from installer.host.files import RootedFiles
 from installer.host.ports import JournalEntries
+from installer.model.event import truncate
 
 _SECONDS = 5.0
 _SYNC_SECONDS = 1.0  # kubelet may hang on the relay meanwhile
 _SYNC_POLL = 0.01  # seconds
 _WRITE_SECONDS = 1.0
+_FIELD_BYTES = 16 << 10  # an entry of ours has ten fields, and a datagram takes about 200 kB
 _ENTRIES_BYTES = 16 << 20  # an entry of ours has about 2 kB
 _SOCKET = "/run/systemd/journal/socket"
 _CURSOR = "-- cursor: "
@@ -70,7 +72,9 @@ class HostJournal:
         return JournalEntries(tuple(_parse(finished.output.split("\n"))))  # text may have U+2028
 
     def write(self, fields: Mapping[str, str]) -> None:
-        message = b"".join(_field(name, value) for name, value in fields.items() if value)
+        message = b"".join(
+            _field(name, truncate(value, _FIELD_BYTES)) for name, value in fields.items() if value
+        )
         with (
             contextlib.suppress(OSError, UnservableHostError),
             socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as journald,
