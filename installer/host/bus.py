@@ -92,7 +92,7 @@ class SystemBus:
         self._subscribed = False
         self._was_connected = False
         self._away = False  # it did not answer the last time: the next wait is shorter
-        self._listened: Any = None
+        self._listened: tuple[Any, tuple[str, ...]] = (None, ())
         self.job_results: dict[str, str] = {}
         self.reloading: bool | None = None
 
@@ -295,16 +295,17 @@ class SystemBus:
 
     def listen(self, paths: Iterable[str], changed: Callable[[], None]) -> None:
         """From now on the default main loop calls `changed` when a property of one of these unit objects
-        changes, and when systemd reloads. Cheap to repeat: only a new connection subscribes."""
+        changes, and when systemd reloads. Cheap to repeat: only a new connection, or another unit,
+        subscribes."""
         _ = self.manager
-        connection = self._bus.con
-        if connection is self._listened:
+        connection, wanted = self._bus.con, tuple(paths)
+        if (connection, wanted) == self._listened:
             return
-        for path in paths:
+        for path in wanted:
             _on_signal(connection, *_CHANGED, path, changed)
         _on_signal(connection, MANAGER, "Reloading", MANAGER_PATH, changed)
         self._ask_for_signals()
-        self._listened = connection
+        self._listened = (connection, wanted)
 
     def watch(self, path: str, changed: Callable[[], None]) -> Callable[[], None]:
         """The default main loop calls `changed` when a property of the unit object at `path` changes, until
@@ -318,7 +319,8 @@ class SystemBus:
     @property
     def is_listening(self) -> bool:
         """Whether the signals of `listen` still arrive."""
-        return self._listened is not None and not self._listened.is_closed()
+        connection, _ = self._listened
+        return connection is not None and not connection.is_closed()
 
     def _on_job_removed(self, _id: int, job: str, _unit: str, result: str) -> None:
         self.job_results[job] = result

@@ -150,6 +150,24 @@ def test_a_deadline_cancels_the_job(systemd: BusSystemd, throwaway: ThrowawayHos
     assert UNIT not in throwaway.systemctl("list-jobs", "--no-legend")
 
 
+def test_it_listens_to_another_unit_as_soon_as_it_is_asked_to(
+    systemd: BusSystemd, throwaway: ThrowawayHost
+) -> None:
+    """As when new settings name another unit of kubelet's."""
+    from gi.repository import GLib
+
+    changes: list[str] = []
+    for name in ("contract-other.service", UNIT):
+        systemd.listen([name], lambda: changes.append(UNIT))
+    while GLib.MainContext.default().iteration(False):
+        changes.clear()
+    throwaway.systemctl("restart", UNIT)
+    deadline = time.monotonic() + 30
+    while not changes:
+        assert time.monotonic() < deadline
+        GLib.MainContext.default().iteration(False)
+
+
 def test_a_bus_daemon_that_restarts_is_found_again(systemd: BusSystemd, throwaway: ThrowawayHost) -> None:
     assert systemd.unit(UNIT).exists
     throwaway.run("systemctl", "kill", "--signal=KILL", "dbus.service", check=False)
