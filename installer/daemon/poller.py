@@ -170,7 +170,7 @@ class Poller:
             answered_in=self._seen.answered_in,
             on_relay=on_relay,
             hold=self._hold(),
-            paused=self._files.status(PAUSE_FILE) is not None,
+            paused=self._is_there(PAUSE_FILE, follow=False),
             blind=blind,
             unservable=unservable,
         )
@@ -265,11 +265,11 @@ class Poller:
 
     def _hold(self) -> str:
         """Anything there holds, as for the guard, to which a broken disk shows none either."""
-        return read_hold(lambda path: self._read(path) if self._is_there(path) else None)
+        return read_hold(lambda path: self._read(path) if self._is_there(path, follow=True) else None)
 
-    def _is_there(self, path: str) -> bool:
+    def _is_there(self, path: str, *, follow: bool) -> bool:
         try:
-            return self._files.status(path, follow=True) is not None
+            return self._files.status(path, follow=follow) is not None
         except (InstallerError, OSError) as error:
             if isinstance(error, OSError) and is_shortage(error):
                 raise

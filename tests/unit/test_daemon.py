@@ -406,19 +406,20 @@ def test_pause_and_hold_are_seen(poller: Poller, files: RootedFiles) -> None:
 
 
 @rule("R4")
-def test_a_hold_on_a_broken_disk_does_not_blind_the_daemon(
-    poller: Poller, files: RootedFiles, mocker: Any
+@pytest.mark.parametrize("broken", [paths.HOLD, PAUSE_FILE])
+def test_a_hold_or_pause_on_a_broken_disk_does_not_blind_the_daemon(
+    poller: Poller, files: RootedFiles, mocker: Any, broken: str
 ) -> None:
     status = files.status
 
     def look(path: str, *, follow: bool = False) -> os.stat_result | None:
-        if path == paths.HOLD:
+        if path == broken:
             raise OSError(errno.EIO, os.strerror(errno.EIO))
         return status(path, follow=follow)
 
     mocker.patch.object(files, "status", look)
     seen = poller.look()
-    assert (seen.blind, seen.hold) == ("", "")
+    assert (seen.blind, seen.hold, seen.paused) == ("", "", False)
 
 
 def test_kubelets_own_command_line_says_whether_it_is_on_the_relay(
