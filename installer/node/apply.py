@@ -127,7 +127,7 @@ class _Worker:
         while self._steps:
             if not (self._downtime.lasts or self._leaving):
                 self._host.clock.check()
-            check_way_back(self._steps, unit, self._progress.restarts_left)
+            check_way_back(self._steps, unit, self._progress.restarts_left, self._progress.held)
             step, self._steps = self._steps[0], self._steps[1:]
             self._steps = (*self._carry_out(step), *self._steps)
 

@@ -42,11 +42,15 @@ def restart_proxy_steps(leaves_to: str) -> tuple[Step, ...]:
     return (restart, *leave, Step(StepKind.AWAIT_RELAY, paths.RELAY_ENDPOINT, Part.PROXY))
 
 
-def check_way_back(rest: tuple[Step, ...], unit: str, restarts_left: float) -> None:
-    """Raises KubeletKeptError if the rest of a plan begins with kubelet's return to the relay and no restart
-    is left for it."""
+def check_way_back(rest: tuple[Step, ...], unit: str, restarts_left: float, held: str) -> None:
+    """Raises KubeletKeptError if the rest of a plan begins with kubelet's return to the relay, and no restart
+    is left for it, or an operator holds it (`held`)."""
     kinds = [step.kind for step in rest[:2] if step.target in (paths.HOLD, unit)]
-    if kinds == [StepKind.CLEAR_HOLD, StepKind.RESTART] and restarts_left < 1:
+    if kinds != [StepKind.CLEAR_HOLD, StepKind.RESTART]:
+        return
+    if held:
+        raise KubeletKeptError(f"an operator still holds kubelet on its base endpoint: {held}")
+    if restarts_left < 1:
         raise KubeletKeptError(*KEPT_ON_BASE)
 
 

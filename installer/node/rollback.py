@@ -117,6 +117,7 @@ def _roll_back(
         target = good_desired(run.store.record, run.host.files) or Desired()
         plan, snapshot = _plan_back(assessment, progress, target, run)
         limits = limits_of(plan, snapshot, run.settings)
+        back.held = snapshot.hold if hold.is_operators(snapshot.hold) else ""
         try:
             converge(plan, snapshot, run, limits, back)
         except KubeletKeptError as error:  # it is healthy there

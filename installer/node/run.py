@@ -39,4 +39,5 @@ class Progress:
     cut_short: bool = False  # a start was still silent at its deadline, which was shorter than usual
     failed_unit: str = ""
     journal_from: str = ""  # the journal's end before the last start of a unit
+    held: str = ""  # by an operator, who has not asked for this plan
     restarts_left: float = math.inf  # of kubelet; leaving the relay is always allowed, returning is not

@@ -582,6 +582,27 @@ def test_a_persons_hold_that_kubelet_has_not_met_yet_stays_and_files_are_repaire
     assert node.read(paths.GUARD) is not None
 
 
+@rule("R8")
+def test_a_persons_hold_stays_if_an_install_fails_before_it_would_end_it(held: Node, payload: Path) -> None:
+    held.fake.files.remove(DROP_IN)
+    kept, full = held.fake.files.fail, OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), DROP_IN)
+
+    def fail_once(method: str, path: str) -> None:
+        if (method, path) == ("write", DROP_IN):
+            held.fake.files.fail = kept
+            raise full
+
+    held.fake.files.fail = fail_once
+    with pytest.raises(RolledBackError) as failure:
+        install(held, payload)
+    assert f"is in place again, but an operator still holds kubelet on its base endpoint: {OPERATORS}" in (
+        failure.value.hint
+    )
+    assert (held.read(paths.HOLD), held.on_relay) == (OPERATORS.encode() + b"\n", False)
+    assert install(held, payload)
+    assert (held.read(paths.HOLD), held.on_relay) == (None, True)
+
+
 def test_a_hold_of_our_own_is_ended_unattended(held: Node, payload: Path) -> None:
     write(held, paths.HOLD, hold.BY_DAEMON.encode() + b"the relay has been silent for 20 s\n")
     assert install(held, payload, unattended=True)
