@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from installer.cli.options import Options, require_root
 from installer.errors import UnservableHostError
-from installer.host.clock import SystemClock, install_signal_handlers
+from installer.host.clock import SystemClock, ignore_suspension, install_signal_handlers
 from installer.host.ports import Host
 from installer.host.real import build_host
 from installer.host.validator import BinaryValidator
@@ -42,6 +42,7 @@ def _converge(request: Request, host: Host, options: Options) -> int:
     from installer.report.events import build_reporter
     from installer.report.waiting import WaitingLine
 
+    ignore_suspension()
     waiting = WaitingLine(sys.stderr)
     watched = replace(host, clock=SystemClock(waiting.tick))
     emit = build_reporter(options.output, sys.stdout, options.verbose, waiting)

@@ -28,7 +28,8 @@ class _StopRequest:
         if self.pipe is None:
             self.pipe = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         for number in _SIGNALS:
-            signal.signal(number, self._receive)
+            if signal.getsignal(number) is not signal.SIG_IGN:  # as with nohup(1)
+                signal.signal(number, self._receive)
 
     def _receive(self, number: int, _frame: object) -> None:
         signal.signal(number, signal.SIG_DFL)
@@ -41,8 +42,15 @@ _stop = _StopRequest()
 
 
 def install_signal_handlers() -> None:
-    """From now on SIGTERM, SIGINT and SIGHUP make `check` and `sleep` raise. Main thread only."""
+    """From now on SIGTERM, SIGINT and SIGHUP make `check` and `sleep` raise, unless they are ignored. Main
+    thread only."""
     _stop.listen()
+
+
+def ignore_suspension() -> None:
+    """From now on Ctrl-Z does nothing: a stopped run would keep the host's lock, and with it the daemon from
+    a rescue. Main thread only."""
+    signal.signal(signal.SIGTSTP, signal.SIG_IGN)
 
 
 def since_boot() -> float:

@@ -180,6 +180,27 @@ def test_a_signal_ends_the_sleep_at_once(number: signal.Signals) -> None:
 
 
 @pytest.mark.usefixtures("handlers")
+@pytest.mark.parametrize(
+    ("wrapper", "number"), [(("nohup",), signal.SIGHUP), ((), signal.SIGTSTP)], ids=["nohup", "Ctrl-Z"]
+)
+def test_neither_a_lost_terminal_under_nohup_nor_ctrl_z_keeps_a_run_from_its_end(
+    wrapper: tuple[str, ...], number: signal.Signals
+) -> None:
+    code = (
+        "import os; from installer.host import clock; clock.install_signal_handlers(); "
+        f"clock.ignore_suspension(); os.kill(os.getpid(), {number:d}); clock.SystemClock().sleep(0); "
+        "print('done')"
+    )
+    # Not in a session of its own: the kernel stops nothing there.
+    argv = (*wrapper, sys.executable, "-c", code)
+    run_of_ours = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, process_group=0)
+    try:
+        said, _ = run_of_ours.communicate(timeout=SOON)
+    finally:
+        run_of_ours.kill()
+    assert (said, run_of_ours.returncode) == (b"done\n", 0)
+
+
 def test_a_sleep_without_a_signal() -> None:
     clock = SystemClock()
     before = clock.monotonic()
