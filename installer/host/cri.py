@@ -7,6 +7,7 @@ k8s.io/cri-api/pkg/apis/runtime/v1/api.proto. Whether a server answers is asked 
 
 from __future__ import annotations
 
+import errno
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -312,8 +313,11 @@ def _side_by_side(
     """A runtime takes some milliseconds per answer, but handles several calls at once."""
     from concurrent.futures import ThreadPoolExecutor  # late: only for real calls
 
-    with ThreadPoolExecutor(at_once) as pool:
-        return list(pool.map(work, given))
+    try:
+        with ThreadPoolExecutor(at_once) as pool:
+            return list(pool.map(work, given))
+    except RuntimeError as error:
+        raise OSError(errno.EAGAIN, "cannot start a thread") from error
 
 
 @contextmanager

@@ -5,8 +5,10 @@ from __future__ import annotations
 import errno
 import os
 import resource
+import socket
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -14,7 +16,7 @@ import psutil  # noqa: F401  loaded before the descriptors are used up
 import pytest
 from pytest_mock import MockerFixture
 
-from installer.errors import InstallerError, UnservableHostError, remedy_for
+from installer.errors import InstallerError, StepFailedError, UnservableHostError, remedy_for
 from installer.host.bus import SystemBus
 from installer.host.cri import SocketCri
 from installer.host.files import RootedFiles
@@ -26,6 +28,7 @@ from installer.host.systemd import BusSystemd
 from installer.host.validator import BinaryValidator
 from installer.host.version_call import answers_version
 from installer.inputs.settings import load_settings
+from installer.model.containers import CpuResources
 
 
 @contextmanager
@@ -95,3 +98,12 @@ def test_a_thread_that_cannot_start_is_told_before_glib_aborts(tmp_path: Path, m
     with pytest.raises(OSError, match="cannot start a thread") as caught:
         assert SystemBus(RootedFiles(tmp_path)).manager
     assert "pids.max" in remedy_for(caught.value)
+
+
+def test_a_runtime_is_not_blamed_for_threads_that_cannot_start(tmp_path: Path, mocker: MockerFixture) -> None:
+    mocker.patch.object(ThreadPoolExecutor, "submit", side_effect=RuntimeError("can't start new thread"))
+    with socket.socket(socket.AF_UNIX) as runtime:
+        runtime.bind(str(tmp_path / "r.sock"))
+        with pytest.raises(StepFailedError, match="cannot start a thread") as caught:
+            SocketCri(RootedFiles(tmp_path)).update("/r.sock", {"a": CpuResources(shares=2)})
+    assert "pids.max" in caught.value.hint
