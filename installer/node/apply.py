@@ -8,7 +8,9 @@ next run recovers.
 from __future__ import annotations
 
 import math
+import posixpath
 import signal
+import traceback
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import replace
@@ -157,6 +159,11 @@ class _Worker:
             raise StepFailedError(_message(step, error), error.hint, True) from error
         except OSError as error:
             raise failed_on_disk(step.describe, error) from error
+        except Exception as error:  # must not leave the node half changed either
+            place = traceback.extract_tb(error.__traceback__)[-1]
+            where = f"{posixpath.basename(place.filename)}:{place.lineno}"
+            bug = f"{type(error).__name__}: {error} ({where}; this is a bug, please report it)"
+            raise StepFailedError(f"{step.describe}: {bug}") from error
 
     def _adopt(self, step: Step) -> tuple[Step, ...]:
         clock, seconds = self._host.clock, self._limits.proxy_start / 2

@@ -583,6 +583,16 @@ def test_a_persons_hold_that_kubelet_has_not_met_yet_stays_and_files_are_repaire
 
 
 @rule("R8")
+def test_a_bug_in_the_middle_of_a_plan_is_rolled_back_like_any_failure(node: Node, payload: Path) -> None:
+    before = every_file(node)
+    node.systemd.errors["restart", paths.PROXY_UNIT] = KeyError("a bug")
+    with pytest.raises(RolledBackError, match=r"KeyError: 'a bug' \(.*py:.* please report it\)"):
+        install(node, payload)
+    left = {path for path in every_file(node) if paths.OUR_STATE not in str(path)}
+    assert left == set(before)
+
+
+@rule("R8")
 def test_a_persons_hold_stays_if_an_install_fails_before_it_would_end_it(held: Node, payload: Path) -> None:
     held.fake.files.remove(DROP_IN)
     kept, full = held.fake.files.fail, OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), DROP_IN)
