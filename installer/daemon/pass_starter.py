@@ -136,16 +136,18 @@ class PassStarter:
     def _start_service(self, order: Order, job: Job) -> Bounded:
         if self._service.exit_code() is None:  # do not replace its log
             raise BusyHostError(_BUSY)
-        log = begin_pass_log(self._files, order.action, order.why)
+        log, is_certain = begin_pass_log(self._files, order.action, order.why), True
         try:
             # People read the journal, as text; the daemon reads the log, as JSON.
             entered = (self._nsenter, f"--mount=/proc/{os.getpid()}/ns/mnt", "--", *job.argv)
             argv = (*entered, "--output=text", "--log", to_json(order))
             description = f"CRI-Resource-Manager installer: {order.action} ({order.why})"
             self._service.start(argv, description, ENVIRONMENT, job.deadline + job.grace + _SLACK)
-        except BaseException:
-            log.forget()
-            raise
+        except BaseException as error:
+            is_certain = not (isinstance(error, SystemdError) and error.lost)
+            if is_certain:  # else systemd may start it once it has the time
+                log.forget()
+                raise
         has_output = False
 
         def on_line(line: str) -> None:
@@ -154,7 +156,7 @@ class PassStarter:
             job.on_line(line)
 
         def on_end(code: int) -> None:
-            if 0 < code < 128 and not has_output:
+            if is_certain and 0 < code < 128 and not has_output:
                 self._nsenter = ""
                 self._warn_inside(f"{PASS_UNIT} could not start the program; `journalctl -u {PASS_UNIT}`")
             job.on_end(code)

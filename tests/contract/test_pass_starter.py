@@ -13,9 +13,9 @@ from installer.cli import main, passes
 from installer.daemon.configuration import Command
 from installer.daemon.decision import Action, Order
 from installer.daemon.pass_starter import PassStarter, read_settings
-from installer.daemon.transient import TransientService
-from installer.errors import InstallerError, InvalidInputError
-from installer.host.bus import SystemBus
+from installer.daemon.transient import UNKNOWN_END, TransientService
+from installer.errors import InstallerError, InvalidInputError, SystemdError
+from installer.host.bus import TIMEOUT, SystemBus
 from installer.host.files import RootedFiles
 from installer.inputs.load import Request
 from installer.model.daemon import Job
@@ -70,6 +70,38 @@ def test_a_pass_is_a_child_where_it_cannot_be_a_service(
     assert [warning.removeprefix("passes run inside this pod: ")[: len(said)] for warning in warnings] == [
         said
     ] * bool(said)
+
+
+class BusySystemd(TransientService):
+    """It is asked to start the service, and is too busy to answer in time; the service comes later."""
+
+    asked = False
+
+    def start(self, *_: object) -> None:
+        self.asked = True
+        raise SystemdError("systemd-run: Timeout was reached", name=TIMEOUT, lost=True)
+
+    def exit_code(self) -> int | None:
+        return 5 if self.asked else UNKNOWN_END
+
+
+@rule("R11")
+def test_a_pass_that_systemd_may_start_late_is_followed_instead_of_a_second_one(
+    tmp_path: Path, scene: Scene
+) -> None:
+    for number, namespace in ((1, THEIRS), (os.getpid(), OURS)):
+        place = tmp_path / f"proc/{number}/ns"
+        place.mkdir(parents=True)
+        (place / "mnt").symlink_to(namespace)
+    (tmp_path / "usr/bin").mkdir(parents=True)
+    (tmp_path / "usr/bin/nsenter").touch()
+    files = RootedFiles(tmp_path)
+    service, warnings = BusySystemd(SystemBus(files), PASS_UNIT), list[str]()
+    starter = PassStarter(scene.loop, files, service, lambda message, _hint: warnings.append(message))
+    job = Job(("/bin/echo", "a child"), scene.lines.append, scene.ends.append, 60.0, 60.0)
+    run = starter.start(Order(Action.INSTALL, "a test"), job)
+    assert scene.until(scene.ended)
+    assert (scene.lines, scene.ends, run.outlives_us, warnings) == ([], [5], True, [])
 
 
 @pytest.mark.parametrize(
