@@ -37,7 +37,8 @@ def await_calm(host: Host, emit: Emit) -> None:
     while host.clock.monotonic() < deadline and host.cri.answers(relay, _CALM_POLL):
         try:
             begun = host.cri.unstarted(relay, _CALM_POLL)
-            awaited = set(begun).difference(find_leftovers(begun, host.cri.containers(relay, _CALM_POLL)))
+            running = host.cri.containers(relay, _CALM_POLL) if begun else ()
+            awaited = set(begun).difference(find_leftovers(begun, running))
         except InstallerError:
             return
         if not awaited:
