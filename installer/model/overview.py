@@ -41,7 +41,7 @@ class NodeView:
     generation that it should have), `version`, `hold` and `changed` (a time); they are empty where it
     reports none. `outdated`: its pod is not of the present template, so it cannot know yet what is wanted.
     `ready`: its pod is. `reachable`: its kubelet is not silent. `mode`: what the DaemonSets want of it,
-    None where none selects it."""
+    None where none selects it, and `instance` is theirs."""
 
     name: str
     health: NodeHealth
@@ -58,6 +58,7 @@ class NodeView:
     ready: bool = False
     reachable: bool = True
     mode: Mode | None = None
+    instance: str = ""
 
 
 @dataclass(frozen=True, slots=True)

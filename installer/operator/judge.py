@@ -8,14 +8,13 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
-from operator import attrgetter
 from typing import Any
 
 from installer.cluster.node_status import is_paused
 from installer.cluster.selection import selects
 from installer.model.daemon import Phase
 from installer.model.instant import parse_time, plain_time
-from installer.model.names import COMPONENT_LABEL, LEFT, STATUS, Mode, mode_of, our_selector
+from installer.model.names import COMPONENT_LABEL, INSTANCE_LABEL, LEFT, STATUS, Mode, mode_of, our_selector
 from installer.model.overview import NodeHealth, NodeView, Overview
 from installer.operator.api import NODES, PODS, KubeApi
 from installer.operator.inventory import Installed, find_installations
@@ -45,24 +44,25 @@ _POD_SECONDS = 300.0  # until a new node has a pod
 class PodView:
     """One of our pods. `ready`: and not about to go. `complaint`: what kubelet says of one that cannot run.
     `over`: it ends, or has ended. `created` is a time as the API writes it, `revision` that of the
-    DaemonSet's template."""
+    template of its DaemonSet, which is one of this `instance`."""
 
     ready: bool
     complaint: str
     over: bool = False
     created: str = ""
     revision: str = ""
+    instance: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Listed:
     """What was listed besides the nodes. `pods` are by node and mode. `newest`: the revision of the newest
-    pod of each mode."""
+    pod of each instance and mode."""
 
     installations: tuple[Installed, ...]
     pods: Mapping[tuple[str, Mode], PodView]
     now: float
-    newest: Mapping[Mode, str] = field(default_factory=dict)
+    newest: Mapping[tuple[str, Mode], str] = field(default_factory=dict)
 
 
 def judge_nodes(api: KubeApi, installations: Sequence[Installed], instance: str = "") -> Overview:
@@ -72,7 +72,7 @@ def judge_nodes(api: KubeApi, installations: Sequence[Installed], instance: str 
     pods = read_pods(
         pod for each in namespaces for pod in api.list_objects(PODS, our_selector(instance), each)
     )
-    newest = {mode: _newest(pods, mode) for mode in Mode}
+    newest = _newest(pods)
     theirs = cache(lambda: _other_installations(api, installations))  # asked for once, and seldom
     views, others = [], 0
     for node in api.list_objects(NODES):
@@ -107,11 +107,11 @@ def judge_node(node: Object, listed: Listed) -> NodeView | None:
     name = text_at(metadata, "name")
     status = read_status(metadata)
     labels = mapping_at(metadata, "labels")
-    modes = {each.mode for each in listed.installations if _selects(each, name, labels)}
-    mode = Mode.REMOVE if Mode.REMOVE in modes else Mode.INSTALL
+    selecting = {each.mode: each for each in listed.installations if _selects(each, name, labels)}
+    mode = Mode.REMOVE if Mode.REMOVE in selecting else Mode.INSTALL
     pod = listed.pods.get((name, mode))
     health, reason = NodeHealth.DIRTY, _left_reason(status) or _DESELECTED
-    if modes:
+    if selecting:
         health, reason = _judge(node, status, pod, mode, listed.now)
     elif status.get("state", "") in ("", Phase.REMOVED):
         return None
@@ -120,12 +120,13 @@ def judge_node(node: Object, listed: Listed) -> NodeView | None:
         health,
         cut_line(reason),
         phase=status.get("state", ""),
-        outdated=pod is not None and pod.revision != listed.newest.get(mode, pod.revision),
+        outdated=pod is not None and pod.revision != listed.newest.get((pod.instance, mode), pod.revision),
         hold=cut_line(status.get("hold", "")),
         paused=is_paused(metadata),
         ready=pod is not None and pod.ready,
         reachable=silent_since(node) is None,
-        mode=mode if modes else None,
+        mode=mode if selecting else None,
+        instance=selecting[mode].instance if selecting else "",
         **{key: status.get(key, "") for key in ("generation", "wanted", "policy", "version", "changed")},
     )
 
@@ -206,12 +207,14 @@ def read_pods(pods: Iterable[Object]) -> dict[tuple[str, Mode], PodView]:
             bool(text_at(metadata, "deletionTimestamp")) or text_at(pod, "status", "phase") in _OVER,
             text_at(metadata, "creationTimestamp"),
             text_at(metadata, "labels", _REVISION),
+            text_at(metadata, "labels", INSTANCE_LABEL),
         )
         found[key] = max(found.get(key, view), view, key=lambda each: (not each.over, each.created))
     return found
 
 
-def _newest(pods: Mapping[tuple[str, Mode], PodView], mode: Mode) -> str:
-    """Return the revision of the present template: the controller creates pods of no other."""
-    found = [pod for (_, of), pod in pods.items() if of is mode and not pod.over]
-    return max(found, key=attrgetter("created")).revision if found else ""
+def _newest(pods: Mapping[tuple[str, Mode], PodView]) -> dict[tuple[str, Mode], str]:
+    """Return the revision of the present template of each instance and mode: the controller creates pods of
+    no other."""
+    by_age = sorted(pods.items(), key=lambda item: item[1].created)
+    return {(pod.instance, mode): pod.revision for (_, mode), pod in by_age if not pod.over}

@@ -104,7 +104,7 @@ def build_rollout(
     A removal has a circuit breaker only where a plugin is to follow it."""
     mode, installs = installed.mode, installed.mode is Mode.INSTALL
     size = measure(installed.daemon_set, "", 0.0)
-    ours = [each for each in nodes if each.mode is mode]
+    ours = [each for each in nodes if (each.instance, each.mode) == (installed.instance, mode)]
     wanted = {each.wanted for each in ours if each.wanted and not each.outdated} if installs else set()
     started = parse_time(text_at(installed.daemon_set, "metadata", "creationTimestamp"))
     begun = [each.generation for each in leases.breakers if not is_over(each, started)]

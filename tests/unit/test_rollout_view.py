@@ -43,7 +43,7 @@ def view(*breakers: Breaker, nodes: tuple[NodeView, ...] = (), what: Installed |
 
 
 def node(name: str, wanted: str, health: NodeHealth = NodeHealth.WELL, **more: Any) -> NodeView:
-    given: dict[str, Any] = {"mode": Mode.INSTALL, "ready": True} | more
+    given: dict[str, Any] = {"mode": Mode.INSTALL, "instance": "installer", "ready": True} | more
     return NodeView(name, health, wanted=wanted, **given)
 
 
@@ -178,3 +178,28 @@ def test_a_rollout_is_one_whichever_daemonsets_work_on_it() -> None:
     assert code == 0  # which generation was stopped is no matter any more
     assert text.startswith("ours/installer-removal, a removal: 1 of 2 pods are available\n")
     assert "not done: 1 silent: its kubelet is silent (n9)" in text
+
+
+@rule("R13")
+def test_each_of_two_installations_is_told_of_its_own_nodes() -> None:
+    """Each has a pool of its own, and pods that the other's DaemonSet knows nothing of."""
+    found: dict[Resource, list[dict[str, Any]]] = {DAEMON_SETS: [], PODS: [], NODES: []}
+    for at, name in enumerate(("a", "b"), start=1):
+        ours = {"app.kubernetes.io/instance": name}
+        each, one = daemon_set(Mode.INSTALL), pod(Mode.INSTALL, at, True, revision=f"of-{name}")
+        each["metadata"]["labels"] |= ours
+        each["spec"]["template"]["spec"]["nodeSelector"] = {"pool": name}
+        one["metadata"]["labels"] |= ours
+        one["spec"]["nodeName"] = name
+        says = {STATUS: f'{{"state": "failed", "reason": "full", "wanted": "wanted-{name}"}}'}
+        head = {"metadata": {"name": name, "labels": {"pool": name}, "annotations": says}}
+        for resource, new in ((DAEMON_SETS, each), (PODS, one), (NODES, THE_NODE | head)):
+            found[resource].append(new)
+    api = Objects(found)
+    installations = find_installations(api)
+    overview = judge_nodes(api, installations)
+    assert not any(each.outdated for each in overview.nodes)
+    seen = see_rollouts(api, installations, overview.nodes)
+    assert [[group.nodes for group in each.awaited] for each in seen] == [[("a",)], [("b",)]]
+    wanted = [[generation.generation for generation in each.generations] for each in seen]
+    assert wanted == [["wanted-a"], ["wanted-b"]]
