@@ -48,9 +48,9 @@ host whose every repair fails would have two Events for each attempt."""
 _REASONED = (Phase.FAILED, Phase.REFUSED, Phase.CONVERGED)  # another reason is another Event
 _TRANSIENT = (Phase.STARTING, Phase.WAITING)  # usually over before they are worth a write
 _NOT_AS_WANTED = (Phase.STARTING, Phase.WAITING, Phase.FAILED, Phase.REFUSED, Phase.LIMITED, Phase.HELD)
-REASON_CHARACTERS = 1024  # one argument of a process has at most 128 KiB (execve(2))
+REASON_CHARACTERS = 1024
 _REASON_BYTES = 1024  # in an annotation (those of a Node share 256 KiB), or in an Event's note
-_VALUE_CHARACTERS = 16_384  # of what goes on a command line. What is longer is not ours, and is replaced
+_KNOWN_SIZE = 49_152  # as JSON, of the 128 KiB that one argument of a process may have (execve(2))
 
 Node = Mapping[str, Any]
 
@@ -154,7 +154,7 @@ def _describe(state: DaemonState) -> str:
     if state.phase is Phase.YIELDED and state.mode is Mode.INSTALL:
         text = "a newer installer has taken over this node"
     message = ": ".join(part for part in (text, state.reason) if part) or state.phase.value
-    return message[:REASON_CHARACTERS]
+    return truncate(message, _REASON_BYTES)
 
 
 def _describe_policy(state: DaemonState) -> str:
@@ -199,19 +199,16 @@ def build_node_patch(node: Node, wanted: NodeStatus) -> dict[str, Any] | None:
 
 def extract_ours(node: Node) -> dict[str, Any]:
     """Return what the Node says of us: enough for `build_status_patch` to build the next patch without
-    another look."""
+    another look. Return nothing if that is longer than ours can be: others have written it."""
     metadata = mapping_at(node, "metadata")
     names = {"annotations": (STATUS, LAST_FAILURE), "labels": (READY_LABEL, SUCCESSOR_LABEL)}
     ours = {
-        part: {
-            key: str(text)[:_VALUE_CHARACTERS]
-            for key, text in mapping_at(metadata, part).items()
-            if key in wanted
-        }
+        part: {key: text for key, text in mapping_at(metadata, part).items() if key in wanted}
         for part, wanted in names.items()
     }
     condition = condition_of(node, READY_CONDITION)
-    return {"metadata": ours, "status": {"conditions": [condition] if condition else []}}
+    found = {"metadata": ours, "status": {"conditions": [condition] if condition else []}}
+    return found if len(json.dumps(found)) <= _KNOWN_SIZE else {}
 
 
 def _metadata_changes(node: Node, wanted: NodeStatus) -> dict[str, Any]:

@@ -116,7 +116,7 @@ def _take_status(
     written = [parts[part][0] == "ok" for part in ("annotation", "condition") if part in parts]
     if parts["sync"][0] != "ok" and request.status:
         return replace(member, known={})  # it may have been written
-    known = known or member.known
+    known = member.known if known is None else known
     if not written:
         return replace(member, known=known)
     if all(written) and request.status is not None:

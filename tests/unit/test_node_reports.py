@@ -15,6 +15,7 @@ from installer.cluster.sync_child import sync_with
 from installer.host.files import RootedFiles
 from installer.model.daemon import Phase
 from installer.model.hold import PAUSE_ANNOTATION
+from installer.model.jsontext import to_json
 from installer.model.names import NOT_READY_TAINT, READY_CONDITION, READY_LABEL, STATUS
 from tests.lib.cluster_scene import ALL_OK, CONTEXT, SEEN, Scene, answer, says, state
 from tests.lib.fleet_bench import Store
@@ -200,6 +201,19 @@ def test_what_others_have_changed_is_put_right_with_the_next_look() -> None:
     node.tell(said, read_node=True)
     assert node.requests == [f"GET {CONTEXT.node}", "PATCH status"]
     assert STATUS in node.body["metadata"]["annotations"]
+
+
+@rule("R15")
+def test_what_others_have_filled_up_is_replaced(tmp_path: Path) -> None:
+    """A daemon that remembers nothing of its Node reads it before the next word."""
+    node = Node(annotations={STATUS: "\U0001f600" * 16_000})
+    scene = begun(tmp_path / "one", said=extract_ours(node.body))
+    scene.report(state(Phase.CONVERGED))
+    scene.loop.fire()
+    request = scene.children[-1].request
+    assert len(to_json(request)) < 128 << 10
+    assert sync_with(node, request).parts["annotation"] == ("ok", "")
+    assert '"state":"converged"' in node.body["metadata"]["annotations"][STATUS]
 
 
 def test_the_startup_taint_goes_by_the_version_that_the_answer_has() -> None:

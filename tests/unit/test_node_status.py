@@ -179,11 +179,23 @@ def test_a_condition_goes_with_the_installation_and_is_not_guessed() -> None:
     assert conditions(NODE, {"state": "starting"}, None) is None
 
 
-def test_what_others_have_filled_up_is_not_remembered_whole_and_is_replaced() -> None:
+@rule("R15")
+@pytest.mark.parametrize(
+    ("annotations", "message"),
+    [({STATUS: "x" * 250_000}, ""), ({LAST_FAILURE: "\U0001f600" * 16_000}, ""), ({}, "x" * 500_000)],
+    ids=["one annotation", "another, in few characters", "the condition"],
+)
+def test_what_others_have_filled_up_is_not_remembered(annotations: dict[str, str], message: str) -> None:
     """What is remembered goes on a command line, whose arguments have 128 KiB."""
-    filled = {"metadata": {**NODE["metadata"], "annotations": {STATUS: "x" * 250_000}}}
-    known = extract_ours(filled)
-    assert len(json.dumps(known)) < 20_000
-    patch = build_status_patch(known, NodeStatus(SAID, True, {}), NOON)
-    assert patch is not None
-    assert json.loads(patch["metadata"]["annotations"][STATUS]) == SAID
+    conditions = [{"type": READY_CONDITION, "status": "True", "message": message}]
+    node = {
+        "metadata": {**NODE["metadata"], "annotations": annotations},
+        "status": {"conditions": conditions},
+    }
+    assert extract_ours(node) == {}
+
+
+def test_as_much_as_we_write_is_remembered() -> None:
+    """A reason of control characters takes the most."""
+    said = {**SAID, "reason": "\x01" * 1024, "hold": "\x01" * 1024}
+    assert extract_ours(told(NODE, said))["metadata"]["annotations"].keys() == {STATUS, LAST_FAILURE}
