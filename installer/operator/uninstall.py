@@ -130,15 +130,17 @@ def _read_settings(api: KubeApi, installed: Installed | None, removal: Installed
     """Read the settings of the nodes. Raises InvalidInputError where they are gone and the removal needs
     them."""
     source = installed or removal
-    name = settings_map_of(source.daemon_set) if source is not None else ""
-    if source is None or not name:
+    if source is None:
         return {}
-    if config_map := api.find(CONFIG_MAPS, source.namespace, name):
+    name = settings_map_of(source.daemon_set)
+    if config_map := api.find(CONFIG_MAPS, source.namespace, name) if name else {}:
         return parse_settings_map(config_map)
     if removal is not None:
         return {}
+    found = f"ConfigMap {source.namespace}/{name} is gone"
+    found = found if name else f"DaemonSet {source.namespace}/{source.name} has no ConfigMap `settings`"
     raise InvalidInputError(
-        [f"ConfigMap {source.namespace}/{name} is gone: the removal needs the settings in it"],
+        [f"{found}: the removal needs the settings in it"],
         "apply the manifests again, then run the same command",
     )
 

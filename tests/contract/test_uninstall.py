@@ -519,3 +519,22 @@ def test_settings_that_a_person_has_deleted_are_missed_only_where_a_removal_need
     world.fleet.recover("n2")
     world.uninstall()
     assert world.everything() == world.before
+
+
+def test_settings_that_people_mount_otherwise_are_not_guessed(begin: Begin) -> None:
+    """The removal's pods would have the settings of the installation, and install."""
+    world = begin(n1="ready")
+    (daemon_set,) = (
+        each
+        for name, each in world.server.objects.items()
+        if name.kind == DAEMON_SETS and name not in world.before and "agent" not in name.name
+    )
+    (volume,) = (
+        each for each in daemon_set["spec"]["template"]["spec"]["volumes"] if each["name"] == "settings"
+    )
+    volume["projected"] = {"sources": [{"configMap": volume.pop("configMap")}]}
+    with pytest.raises(
+        InvalidInputError, match="has no ConfigMap `settings`: the removal needs the settings"
+    ):
+        world.uninstall()
+    assert {method for method, _ in world.server.log} == {"GET"}
