@@ -245,6 +245,8 @@ def _combined_faults(data: Mapping[str, Any], settings: object) -> Iterable[Faul
         yield ("agent", "enabled"), "must not be true while settings.proxy.agent is disabled"
     if mapping_at(data, "agent").get("enabled") is True and data.get("name") == "cri-resmgr-agent":
         yield ("name",), "must not be the name of the agent's objects, which are beside the others"
+    if data.get("namespace") == f"{data.get('name', Values().name)}-rollout":
+        yield ("namespace",), "must not be that of the permits, which has Roles of the same name"
 
 
 def _check_settings(given: object) -> tuple[Settings | None, list[Fault]]:

@@ -14,6 +14,9 @@
 {{- if and .Values.agent.enabled (eq (include "cri-resmgr-installer.fullname" .) "cri-resmgr-agent") -}}
 {{- fail "name: must not be the name of the agent's objects, which are beside the others" -}}
 {{- end -}}
+{{- if eq (include "cri-resmgr-installer.namespace" .) (include "cri-resmgr-installer.rolloutNamespace" .) -}}
+{{- fail "namespace: must not be that of the permits, which has Roles of the same name" -}}
+{{- end -}}
 {{- range $key, $wanted := dict "kubernetes.io/os" "linux" "kubernetes.io/arch" .Values.arch -}}
 {{- if ne (get $.Values.nodeSelector $key | default $wanted) $wanted -}}
 {{- fail (printf "nodeSelector.%s: must be %s, or left out: the payload runs only there" $key $wanted) -}}

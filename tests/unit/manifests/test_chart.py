@@ -418,6 +418,7 @@ def test_helm_refuses_a_typo_with_the_key(values: Object, key: str) -> None:
         ({"monitoring": True}, "settings.status.listen: must be an address that Prometheus reaches"),
         ({"hooks": {}}, "hooks.image: must be given"),
         ({"name": "cri-resmgr-agent", "agent": {"enabled": True}}, "name: must not be the name of the agent"),
+        ({"name": "x", "namespace": "x-rollout"}, "namespace: must not be that of the permits"),
         ({"agent": {"enabled": True}, "configs": {"default": "a: ["}}, "configs.default: "),
     ],
 )

@@ -100,6 +100,8 @@ def test_without_an_image_there_is_nothing_to_run(tmp_path: Path) -> None:
         ("criName: ''\n", "criName: must be a valid label value, such as containerd, not '' (values.yaml:1)"),
         ("managedResource: {class: A}\n", "managedResource.class: must be 'shoot' or 'seed', not 'A'"),
         ("images:\n", "images.installer: must be given"),
+        ("namespace: cri-resmgr-installer-rollout\n", "namespace: must not be that of the permits"),
+        ("name: x\nnamespace: x-rollout\n", "namespace: must not be that of the permits"),
     ],
 )
 def test_bad_yaml_is_no_traceback(tmp_path: Path, values: str, fault: str) -> None:
