@@ -39,7 +39,7 @@ class FleetInstallation:
 class NodeView:
     """One node. It reports itself: `phase`, `generation` and `policy` (what is installed), `wanted` (the
     generation that it should have), `version`, `hold` and `changed` (a time); they are empty where it
-    reports none. `outdated`: its pod is not of the present template, so it cannot know yet what is wanted.
+    reports none. `outdated`: it has no pod of the present template, so it cannot know yet what is wanted.
     `ready`: its pod is. `reachable`: its kubelet is not silent. `mode`: what the DaemonSets want of it,
     None where none selects it, and `instance` is theirs."""
 

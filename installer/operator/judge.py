@@ -37,7 +37,7 @@ _NO_DAEMON_SET = "no DaemonSet is left to clean it: apply the manifests again"
 _STATUS_SIZE = 16_384  # characters; ours has about 3,000 at most (node_status.py)
 _VALUE_SIZE = 1024
 _NAME = 253  # characters of a DNS name (RFC 1123)
-_POD_SECONDS = 300.0  # until a new node has a pod
+_POD_SECONDS = 300.0  # until a new node, or each node of a new DaemonSet, has a pod
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +112,7 @@ def judge_node(node: Object, listed: Listed) -> NodeView | None:
     pod = listed.pods.get((name, mode))
     health, reason = NodeHealth.DIRTY, _left_reason(status) or _DESELECTED
     if selecting:
-        health, reason = _judge(node, status, pod, mode, listed.now)
+        health, reason = _judge(node, status, pod, selecting[mode], listed.now)
     elif status.get("state", "") in ("", Phase.REMOVED):
         return None
     return NodeView(
@@ -120,7 +120,7 @@ def judge_node(node: Object, listed: Listed) -> NodeView | None:
         health,
         cut_line(reason),
         phase=status.get("state", ""),
-        outdated=pod is not None and pod.revision != listed.newest.get((pod.instance, mode), pod.revision),
+        outdated=pod is None or pod.revision != listed.newest.get((pod.instance, mode), pod.revision),
         hold=cut_line(status.get("hold", "")),
         paused=is_paused(metadata),
         ready=pod is not None and pod.ready,
@@ -132,13 +132,15 @@ def judge_node(node: Object, listed: Listed) -> NodeView | None:
 
 
 def _judge(
-    node: Object, status: Mapping[str, str], pod: PodView | None, mode: Mode, now: float
+    node: Object, status: Mapping[str, str], pod: PodView | None, installed: Installed, now: float
 ) -> tuple[NodeHealth, str]:
     """Judge a node that a DaemonSet selects."""
+    mode = installed.mode
     if silent_since(node) is not None:
         return NodeHealth.SILENT, "its kubelet is silent"
     if pod is None:
-        age = now - parse_time(text_at(node, "metadata", "creationTimestamp"))
+        created = [text_at(each, "metadata", "creationTimestamp") for each in (node, installed.daemon_set)]
+        age = now - max(map(parse_time, created))
         health = NodeHealth.SILENT if age > _POD_SECONDS else NodeHealth.WORKING
         return health, "the DaemonSet selects it, but it has no pod"
     phase, reason = status.get("state", ""), status.get("reason", "")

@@ -46,11 +46,11 @@ READY, UNREADY, BROKEN = PodView(True, ""), PodView(False, ""), PodView(False, "
 INSTALL, REMOVAL = (Mode.INSTALL,), (Mode.INSTALL, Mode.REMOVE)
 
 
-def listed(modes: tuple[Mode, ...], pod: PodView | None) -> Listed:
+def listed(modes: tuple[Mode, ...], pod: PodView | None, age: float = 3600) -> Listed:
     spec = {"template": {"spec": {"nodeSelector": POOL}}}
+    daemon_set = {"metadata": {"creationTimestamp": plain_time(NOW - age)}, "spec": spec}
     installed = tuple(
-        Installed("kube-system", mode, "cri-resmgr-installer", mode, "image", {"spec": spec})
-        for mode in modes
+        Installed("kube-system", mode, "cri-resmgr-installer", mode, "image", daemon_set) for mode in modes
     )
     return Listed(installed, {("n1", modes[-1]): pod} if pod and modes else {}, NOW)
 
@@ -132,6 +132,13 @@ def test_a_node_is_judged_by_its_words_its_pod_and_its_silence(
 ) -> None:
     view = judge_node(given, listed(modes, pod))
     assert (view and view.health, view.reason if view else "") == (health, reason)
+
+
+def test_a_new_daemonset_has_time_to_put_its_pods_on_the_nodes() -> None:
+    """Its controller creates the pods of a large fleet over minutes."""
+    view = judge_node(node({}), listed(INSTALL, None, age=10))
+    assert view is not None
+    assert view.health is NodeHealth.WORKING
 
 
 def test_one_node_that_says_much_makes_no_line_of_the_others_longer() -> None:

@@ -166,6 +166,20 @@ def test_of_two_pods_of_a_node_the_one_that_is_there_now_counts(
     assert seen.ready is ready
 
 
+@rule("R13")
+def test_what_a_node_without_a_pod_has_asked_for_is_history() -> None:
+    nodes = [
+        THE_NODE | {"metadata": {"name": name, "annotations": {STATUS: f'{{"wanted": "{wanted}"}}'}}}
+        for name, wanted in (("n1", "good"), ("without", "bad"))
+    ]
+    found = {DAEMON_SETS: [daemon_set(Mode.INSTALL)], PODS: [pod(Mode.INSTALL, 1, True)], NODES: nodes}
+    api = Objects({**found, LEASES: [build_breaker(BAD, PLACE, RULES, 2)]})
+    installations = find_installations(api)
+    (seen,) = see_rollouts(api, installations, judge_nodes(api, installations).nodes)
+    assert not seen.is_stopped
+    assert [each.generation for each in seen.generations if each.current] == ["good"]
+
+
 def test_a_rollout_is_one_whichever_daemonsets_work_on_it() -> None:
     """While `uninstall` works there are two, and the removal is what nodes do."""
     sets = [daemon_set(Mode.INSTALL), daemon_set(Mode.REMOVE)]
