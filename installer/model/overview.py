@@ -155,8 +155,8 @@ class Overview:
 
     @property
     def well(self) -> bool:
-        """Whether no node needs a person, and none is at work."""
-        return set(self.counts) <= {NodeHealth.WELL, NodeHealth.PAUSED}
+        """Whether no node needs a person, and none is at work or will be."""
+        return self.progress is None and set(self.counts) <= {NodeHealth.WELL, NodeHealth.PAUSED}
 
 
 def group_nodes(nodes: Iterable[NodeView]) -> tuple[NodeGroup, ...]:

@@ -28,7 +28,8 @@ _COLUMNS = ["NODE", "STATE", "PHASE", "GENERATION", "WANTED", "POLICY", "CHANGED
 
 
 def print_overview(overview: Overview, output: str, stream: TextIO, every_node: bool = False) -> int:
-    """Write it to `stream`; return the exit code: 0, or 3 where a node needs a person or is at work."""
+    """Write it to `stream`; return the exit code: 0, or 3 where a node needs a person, is at work or will
+    be."""
     if output == "json":
         write_json(overview_json(overview), stream)
     elif output == "html":

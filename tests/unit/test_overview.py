@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import sys
 from dataclasses import replace
@@ -34,10 +35,12 @@ from installer.report.overview import (
     describe_duration,
     describe_progress,
     overview_json,
+    print_overview,
     render_overview,
     render_page,
 )
 from tests.lib.documents import ROOT, anchors
+from tests.lib.rules import rule
 
 NAME = "cri-resmgr-installer"
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC).timestamp()
@@ -192,6 +195,13 @@ def test_the_first_line_says_whether_all_is_well_and_each_reason_what_to_do() ->
     text = render_overview(replace(well, rollouts=(rollout(paused="a Friday"),)))
     assert text.startswith("STOPPED: planned work waits for an operator; 1 of 1")
     assert "`rollout resume` ends it" in text
+
+
+@rule("R13")
+def test_a_pipeline_waits_until_the_pods_of_well_nodes_are_replaced_too() -> None:
+    well = replace(SEEN, nodes=SEEN.nodes[-1:])
+    work = replace(well, progress=Progress(0, 0, outdated=1))
+    assert [print_overview(each, "text", io.StringIO()) for each in (well, work)] == [0, 3]
 
 
 @pytest.mark.parametrize("health", NodeHealth)
