@@ -13,7 +13,7 @@ from installer.model.names import Mode
 class NodeHealth(StrEnum):
     """The health of a node, worst first."""
 
-    TROUBLE = "not ready"  # it reports why, or kubelet reports why its pod does not run
+    TROUBLE = "not ready"  # it reports why, or others report why its pod does not run
     SILENT = "silent"  # selected, and not heard from
     DIRTY = "deselected, not removed"  # no DaemonSet selects it, and it was not cleaned
     WORKING = "working"

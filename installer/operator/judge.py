@@ -24,6 +24,7 @@ from installer.operator.kube_objects import (
     cut_line,
     is_ready_pod,
     mapping_at,
+    node_of,
     silent_since,
     text_at,
 )
@@ -42,7 +43,7 @@ _POD_SECONDS = 300.0  # until a new node, or each node of a new DaemonSet, has a
 
 @dataclass(frozen=True, slots=True)
 class PodView:
-    """One of our pods. `ready`: and not about to go. `complaint`: what kubelet says of one that cannot run.
+    """One of our pods. `ready`: and not about to go. `complaint`: why one cannot run.
     `over`: it ends, or has ended. `created` is a time as the API writes it, `revision` that of the
     template of its DaemonSet, which is one of this `instance`."""
 
@@ -202,7 +203,7 @@ def read_pods(pods: Iterable[Object]) -> dict[tuple[str, Mode], PodView]:
     for pod in pods:
         metadata = mapping_at(pod, "metadata")
         mode = mode_of(text_at(metadata, "labels", COMPONENT_LABEL)) or Mode.INSTALL
-        key = cut_line(text_at(pod, "spec", "nodeName"), _NAME), mode
+        key = cut_line(node_of(pod), _NAME), mode
         view = PodView(
             is_ready_pod(pod),
             complaint_of(pod),

@@ -43,8 +43,25 @@ def silent_since(node: Object) -> float | None:
     return parse_time(ready.get("lastTransitionTime")) if ready.get("status") == "Unknown" else None
 
 
+_TERMS = ("spec", "affinity", "nodeAffinity", "requiredDuringSchedulingIgnoredDuringExecution")
+
+
+def node_of(pod: Object) -> str:
+    """Return the node of a DaemonSet's pod: where it runs, else the one that the controller has created it
+    for (ReplaceDaemonSetPodNodeNameNodeAffinity of k8s.io/kubernetes/pkg/controller/daemon/util)."""
+    if name := text_at(pod, "spec", "nodeName"):
+        return name
+    terms = items_at(pod, *_TERMS, "nodeSelectorTerms")
+    values = (each.get("values") for term in terms for each in items_at(term, "matchFields"))
+    return next((str(each[0]) for each in values if isinstance(each, list) and each), "")
+
+
 def complaint_of(pod: Object) -> str:
-    """Return why a pod cannot run, as kubelet says; empty if nothing is known to be wrong."""
+    """Return why a pod cannot run, as the scheduler or kubelet says; empty if nothing is known to be
+    wrong."""
+    scheduled = condition_of(pod, "PodScheduled")
+    if scheduled.get("reason") == "Unschedulable":
+        return cut_line(f"Unschedulable: {text_at(scheduled, 'message')}")
     for each in items_at(pod, "status", "containerStatuses"):
         waiting = mapping_at(each, "state", "waiting")
         if waiting and text_at(waiting, "reason") not in ("ContainerCreating", "PodInitializing"):

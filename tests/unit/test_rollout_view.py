@@ -167,6 +167,20 @@ def test_of_two_pods_of_a_node_the_one_that_is_there_now_counts(
 
 
 @rule("R13")
+def test_a_pod_that_finds_no_place_on_its_node_says_why() -> None:
+    """It names its node only in the affinity that the DaemonSet's controller gives it."""
+    fields = [{"key": "metadata.name", "operator": "In", "values": ["n1"]}]
+    required = {"nodeSelectorTerms": [{"matchFields": fields}]}
+    affinity = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}}
+    why = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "no free ports"}
+    waits = {"spec": {"affinity": affinity}, "status": {"phase": "Pending", "conditions": [why]}}
+    pods = [pod(Mode.INSTALL, 1, False) | waits]
+    api = Objects({DAEMON_SETS: [daemon_set(Mode.INSTALL)], PODS: pods, NODES: [THE_NODE]})
+    (seen,) = judge_nodes(api, find_installations(api)).nodes
+    assert (seen.health, seen.reason) == (NodeHealth.TROUBLE, "Unschedulable: no free ports")
+
+
+@rule("R13")
 def test_what_a_node_without_a_pod_has_asked_for_is_history() -> None:
     nodes = [
         THE_NODE | {"metadata": {"name": name, "annotations": {STATUS: f'{{"wanted": "{wanted}"}}'}}}
