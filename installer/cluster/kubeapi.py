@@ -185,7 +185,7 @@ def _server_time(text: str | None) -> float:
 
     try:
         return parsedate_to_datetime(text).timestamp() if text else 0.0
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, OverflowError):
         return 0.0
 
 

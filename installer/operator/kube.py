@@ -63,6 +63,8 @@ class KubeClient(KubeApi):
                     raise
                 query["continue"] = error.more
                 continue
+            if not text_at(body, "kind").endswith("List"):
+                raise ApiError(0, f"the answer for {resource.plural} is not a list")
             metadata = mapping_at(body, "metadata")
             query["continue"] = str(metadata.get("continue") or "")
             version = version or str(metadata.get("resourceVersion") or "")
@@ -154,7 +156,7 @@ class KubeClient(KubeApi):
                 retries=False,
                 redirect=False,
             )
-            with contextlib.suppress(ValueError, TypeError):
+            with contextlib.suppress(ValueError, TypeError, OverflowError):
                 date = parsedate_to_datetime(response.headers.get("Date", ""))
                 self._offset = date.timestamp() - time.time()
             try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from base64 import b64encode
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -23,6 +24,8 @@ from tests.lib.throwaway.hostile import (
     drip_headers,
     endless_list,
     flood,
+    no_date,
+    no_list,
     redirect,
 )
 from tests.lib.throwaway.kubeserver import Name
@@ -37,6 +40,7 @@ SAID = {
     endless_list: "does not end after 5 pages",
     deep: "not the API's",
     redirect: "302",
+    no_list: "not a list",
 }
 MORE_THAN_WORKERS = 12
 
@@ -48,6 +52,13 @@ def test_an_answer_without_end_is_an_error(way: Callable[[], Iterator[bytes]]) -
         with pytest.raises(ApiError, match=SAID[way]):
             list(client.list_pages(DAEMON_SETS))
         assert server.requests == (SMALL.pages if way is endless_list else 1)
+
+
+def test_a_time_that_no_clock_has_is_ignored() -> None:
+    with HostileServer(no_date) as server:
+        client = connect_with(server.kubeconfig().encode(), SMALL)
+        assert not list(client.list_objects(DAEMON_SETS))
+        assert abs(client.now() - time.time()) < 60
 
 
 def test_many_questions_have_one_end() -> None:

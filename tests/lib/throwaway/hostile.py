@@ -67,7 +67,16 @@ def redirect() -> Iterator[bytes]:
     yield b"HTTP/1.1 302 Found\r\nLocation: http://127.0.0.1:1/stolen\r\nContent-Length: 0\r\n\r\n"
 
 
-WAYS = (drip_content, drip_headers, flood, bomb, endless_list, deep, redirect)
+def no_list() -> Iterator[bytes]:
+    """As a proxy may answer whatever it is asked: not the same as a list without items."""
+    yield _sized(b'{"status": "ok"}')
+
+
+def no_date() -> Iterator[bytes]:
+    yield _sized(_page(), b"Date: Mon, 01 Jan 99999999999999999999 00:00:00 GMT\r\n")
+
+
+WAYS = (drip_content, drip_headers, flood, bomb, endless_list, deep, redirect, no_list)
 
 
 class HostileServer:
