@@ -226,16 +226,18 @@ class PermitClient:
     def _report(self, result: WorkResult, *, knows_none: bool) -> str:
         """Write the result down. Return why it has tripped the circuit breaker, empty if it has not. Raises
         _FailedError."""
+        taken = 0.0  # when the permit was taken that the node had forgotten
         for _ in range(2 * _TRIES):
             state = self._read_state(result.work.generation)
             for each in state.permits if knows_none else ():
                 if each.holder == self._me.identity and each.is_held(self._now):
+                    taken = max(taken, each.taken)
                     self._release(each.name, each.version)
             # Nobody begins a generation whose breaker has a fault, until a person deletes it: then it is new.
             if state.fault or (result.work.removes and not result.work.begins):
                 return ""
             # Others wait for a canary. A failure that it has told before may have been forgiven since.
-            if result.recalled and (state.breaker is None or self._me.node not in state.breaker.canaries):
+            if result.recalled and not _has_begun(state.breaker, self._me.node, taken):
                 return ""
             if result.ok is False and not state.knows_size(self._context.daemonset_path, self._now):
                 state = self._count(state, may_be_gone=True)
@@ -286,6 +288,12 @@ class PermitClient:
         answer = self._api.call(method, path, body)
         self._now = answer.when or self._now
         return answer
+
+
+def _has_begun(breaker: Breaker | None, node: str, taken: float) -> bool:
+    """Whether the node has begun the generation since the breaker exists: as a canary, or with the permit
+    that was taken then."""
+    return breaker is not None and (node in breaker.canaries or taken > breaker.begun)
 
 
 def _granted(permit: Permit, rollout: Rollout) -> PermitAnswer:

@@ -410,6 +410,40 @@ def test_a_canary_that_has_failed_and_booted_says_so_unless_a_person_has_said_re
     assert (other.granted == ONE) is retried
 
 
+@pytest.mark.parametrize("retried", [False, True])
+def test_a_node_that_has_failed_and_booted_says_so_while_it_still_has_its_permit(
+    store: SimStore, clock: Clock, retried: bool
+) -> None:
+    """It was no canary, and the boot came before its report. A person may have said retry meanwhile."""
+    canary, node = (MemberNode(store, clock, name, rules=CANARIES) for name in ("canary", "node"))
+    for each in (canary, node):
+        each.sees()
+    canary.is_permitted()
+    canary.works()
+    canary.sees()
+    node.wants = ONE
+    node.goes_on(30)
+    assert node.granted == ONE
+    node.busy = True
+    node.goes_on()
+    if retried:
+        del store.objects[f"{LEASES}/breaker-one"]
+        another = MemberNode(store, clock, "another", rules=CANARIES)
+        another.sees()
+        another.wants = ONE
+        another.goes_on(60)
+    later = MemberNode(store, clock, "node", rules=CANARIES)
+    later.sees()
+    result = build_result(
+        Action.INSTALL, Outcome(5, remembered=True, reason="it is broken", fleet_generation="one"), None
+    )
+    assert result
+    later.client.report_result(result)
+    later.goes_on()
+    assert ("it is broken" in the_breaker(store)) is not retried
+    assert "node/" not in str(store.holders())
+
+
 def test_the_failure_of_a_removal_that_others_do_not_wait_for_is_not_told(
     node: MemberNode, store: SimStore
 ) -> None:
