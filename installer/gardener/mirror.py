@@ -68,11 +68,11 @@ class Mirror(Generic[T]):
                         return
                 stop.wait(_FIRST)  # the server has ended the watch; do not begin it again at once
             except ApiError as error:
+                failures += 1
                 if error.expired:
                     version = ""
-                    continue
-                failures += 1
-                self._log(f"{self._resource.plural}: {error}; retried")
+                else:
+                    self._log(f"{self._resource.plural}: {error}; retried")
                 stop.wait(backoff(failures))
 
     def _list(self) -> str:

@@ -1,11 +1,16 @@
-"""The work queue: each key once, by one at a time, when it is time."""
+"""The work queue: each key once, by one at a time, when it is time. And what fills it."""
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 
+from installer.gardener.mirror import Mirror
 from installer.gardener.watchdog import Watchdog
 from installer.gardener.work_queue import WorkQueue
+from installer.operator.api import NODES, ApiError, KubeApi, Page, Resource
+from installer.operator.kube_objects import Object
 
 
 class Clock:
@@ -90,3 +95,38 @@ def test_who_is_not_heard_of_in_time_hangs(tmp_path: Path) -> None:
     clock.time += 299
     assert watchdog.check() == []
     assert alive.exists()
+
+
+class Forgetful(KubeApi):
+    """An API server that does not know the version of a list any more as soon as somebody watches."""
+
+    def list_pages(self, resource: Resource, selector: str = "", namespace: str = "") -> Iterator[Page]:
+        yield Page((), "7")
+
+    def watch(self, resource: Resource, version: str, selector: str = "") -> Iterator[tuple[str, Object]]:
+        raise ApiError(410, "too old resource version")
+
+
+class Patient(threading.Event):
+    """Is set when it was waited for three times."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waited: list[float | None] = []
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self.waited.append(timeout)
+        if len(self.waited) == 3:
+            self.set()
+        return self.is_set()
+
+
+def test_a_server_that_forgets_each_list_at_once_is_not_asked_without_a_pause() -> None:
+    stop, log = Patient(), list[str]()
+    mirror = Mirror(Forgetful(), NODES, lambda given: given, lambda _: None, log.append, Watchdog())
+    thread = threading.Thread(target=mirror.run, args=(stop,), daemon=True)
+    thread.start()
+    thread.join(10)
+    first, _, last = (seconds or 0.0 for seconds in stop.waited)
+    assert 0 < first < last
+    assert not log
