@@ -224,33 +224,40 @@ class PermitClient:
         return PermitAnswer(told=True, released=released, tripped=tripped)
 
     def _report(self, result: WorkResult, *, knows_none: bool) -> str:
-        """Write the result down. Return why it has tripped the circuit breaker, empty if it has not. Raises
-        _FailedError."""
-        taken = 0.0  # when the permit was taken that the node had forgotten
+        """Write the result down, and give back each permit that the node has forgotten. Return why the result
+        has tripped the circuit breaker, empty if it has not. Raises _FailedError."""
         for _ in range(2 * _TRIES):
             state = self._read_state(result.work.generation)
-            for each in state.permits if knows_none else ():
-                if each.holder == self._me.identity and each.is_held(self._now):
-                    taken = max(taken, each.taken)
+            held = state.permits if knows_none else ()
+            mine = [each for each in held if each.holder == self._me.identity and each.is_held(self._now)]
+            tripped = self._tell(result, state, max((each.taken for each in mine), default=0.0))
+            if tripped is not None:
+                for each in mine:
                     self._release(each.name, each.version)
-            # Nobody begins a generation whose breaker has a fault, until a person deletes it: then it is new.
-            if state.fault or (result.work.removes and not result.work.begins):
-                return ""
-            # Others wait for a canary. A failure that it has told before may have been forgiven since.
-            if result.recalled and not _has_begun(state.breaker, self._me.node, taken):
-                return ""
-            if result.ok is False and not state.knows_size(self._context.daemonset_path, self._now):
-                state = self._count(state, may_be_gone=True)
-            breaker = state.breaker or Breaker(result.work.generation, begun=self._now)
-            after = breakers.with_result(breaker, self._me.node, result.ok, result.why, self._now)
-            if after == breaker:
-                return ""
-            if self._write_breaker(after, state.nodes):
-                before = breakers.stopped(breaker, self._rules, state.nodes)
-                return "" if before else breakers.stopped(after, self._rules, state.nodes)
+                return tripped
         raise _FailedError(
             Answer(_CONFLICT, failure="other nodes wrote the circuit breaker at the same time")
         )
+
+    def _tell(self, result: WorkResult, state: FleetState, taken: float) -> str | None:
+        """The same without the permits, of which the node has taken the last one at `taken`. None if another
+        node wrote the circuit breaker at the same time. Raises _FailedError."""
+        # Nobody begins a generation whose breaker has a fault, until a person deletes it: then it is new.
+        if state.fault or (result.work.removes and not result.work.begins):
+            return ""
+        # Others wait for a canary. A failure that it has told before may have been forgiven since.
+        if result.recalled and not _has_begun(state.breaker, self._me.node, taken):
+            return ""
+        if result.ok is False and not state.knows_size(self._context.daemonset_path, self._now):
+            state = self._count(state, may_be_gone=True)
+        breaker = state.breaker or Breaker(result.work.generation, begun=self._now)
+        after = breakers.with_result(breaker, self._me.node, result.ok, result.why, self._now)
+        if after == breaker:
+            return ""
+        if not self._write_breaker(after, state.nodes):
+            return None
+        before = breakers.stopped(breaker, self._rules, state.nodes)
+        return "" if before else breakers.stopped(after, self._rules, state.nodes)
 
     # -- what follows cri-resmgr --------------------------------------------------------------
 

@@ -438,8 +438,11 @@ def test_a_node_that_has_failed_and_booted_says_so_while_it_still_has_its_permit
         Action.INSTALL, Outcome(5, remembered=True, reason="it is broken", fleet_generation="one"), None
     )
     assert result
+    store.away, store.away_for = Answer(503, failure="503"), "/breaker-one"
     later.client.report_result(result)
     later.goes_on()
+    store.away = None
+    later.goes_on(30)
     assert ("it is broken" in the_breaker(store)) is not retried
     assert "node/" not in str(store.holders())
 
