@@ -31,9 +31,9 @@ def name_some(names: Sequence[str], most: int = 5, between: str = ", ") -> str:
 
 
 def truncate(text: str, limit: int) -> str:
-    """Return at most `limit` bytes of it; what was longer ends in three dots."""
+    """Return at most `limit` bytes of it, in valid UTF-8; what was longer ends in three dots."""
     raw = text.encode("utf-8", "replace")
-    return text if len(raw) <= limit else raw[: limit - 3].decode("utf-8", "ignore") + "..."
+    return raw.decode() if len(raw) <= limit else raw[: limit - 3].decode("utf-8", "ignore") + "..."
 
 
 def silent(_event: Event) -> None:

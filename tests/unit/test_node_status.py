@@ -144,6 +144,13 @@ def test_the_next_word_needs_no_look_at_the_node() -> None:
             assert word is not None
 
 
+@rule("R2")
+def test_a_reason_with_bytes_that_are_no_text_is_written_once() -> None:
+    """An API server stores another character for them, which would always differ."""
+    patch = build_status_patch(NODE, NodeStatus({**SAID, "reason": "ExecStart=\udcff"}, True, FAILURE), NOON)
+    assert json.dumps(patch, ensure_ascii=False).encode()
+
+
 def with_condition(**values: str) -> dict[str, Any]:
     mine = {"type": READY_CONDITION, "lastTransitionTime": "2026-01-01T00:00:00Z", **values}
     return {**NODE, "status": {"conditions": [*NODE["status"]["conditions"], mine]}}
