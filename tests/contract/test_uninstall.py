@@ -323,6 +323,20 @@ def test_a_node_that_was_left_says_so_until_it_is_clean(begin: Begin, values: Pa
     assert world.run("--yes").stdout == "no object of cri-resmgr-installer is in this cluster\n"
 
 
+@rule("R13")
+def test_killed_at_any_write_it_does_not_forget_the_node_that_it_leaves(begin: Begin, values: Path) -> None:
+    """A node that writes no annotation is judged by its DaemonSets and pods, which are then gone."""
+    values.write_text(VALUES.replace("annotateNode: true", "annotateNode: false"))
+    world = begin(n1="ready", n2="gone")
+    with pytest.raises(RollbackFailedError, match=r"everything is deleted.*\nn2: "):  # noqa: PT012 - until then
+        for _ in range(200):
+            try:
+                world.uninstall(UninstallOptions(wait=2), Mortal(world.api()))
+            except Killed:
+                continue
+            return
+
+
 def test_each_minute_it_says_what_the_nodes_say_then(begin: Begin) -> None:
     """Their pods are not Ready all the while, and nothing counts that they have another reason."""
     world = begin(n1="stuck")
