@@ -102,6 +102,11 @@ def find_unclean(api: KubeApi) -> tuple[NodeView, ...]:
     )
 
 
+def is_any_told(api: KubeApi) -> bool:
+    """Whether any Node has our annotation: whether nodes write one is a setting. Raises ApiError."""
+    return any(read_status(mapping_at(node, "metadata")) for node in api.list_objects(NODES))
+
+
 def judge_node(node: Object, listed: Listed) -> NodeView | None:
     """Return None for a node that no DaemonSet selects and that has none of our annotations. Pure."""
     metadata = mapping_at(node, "metadata")

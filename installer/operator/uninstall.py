@@ -30,7 +30,7 @@ from installer.operator.inventory import (
     find_owned,
     take_inventory,
 )
-from installer.operator.judge import find_unclean, judge_nodes
+from installer.operator.judge import find_unclean, is_any_told, judge_nodes
 from installer.operator.kube_objects import mapping_at
 from installer.operator.node_objects import clear_node_objects, mark_left
 from installer.operator.removal_daemonset import (
@@ -189,6 +189,8 @@ def uninstall(
     waiting = Waiting(api, target.namespace, target.instance, target.patience, emit, clock)
     left = _clean_hosts(api, target, cleaning, emit)
     _require_clean(left, options, _removal_of(target))
+    if not (left or options.leave_nodes):
+        _require_word(api, target)
 
     named = set[str]()
 
@@ -282,6 +284,18 @@ def _require_clean(left: Sequence[NodeView], options: UninstallOptions, removal:
             f"{_lines(answering)}",
             f"fix what the reasons name, then run the same command again: it continues{kept}. With "
             "--leave-nodes it deletes everything, and leaves such nodes as they are",
+        )
+
+
+def _require_word(api: KubeApi, target: Target) -> None:
+    """Raise RolledBackError where a person has deleted the DaemonSets, and nothing tells of the nodes. An
+    uninstallation that was ended has marked what is left."""
+    started = all(each.marked for each in target.owned if each.guarded)
+    if not (_removal_of(target) or started or is_any_told(api)):
+        raise RolledBackError(
+            "no DaemonSet is left to clean the nodes, and none of them says whether it is clean; nothing was "
+            "deleted",
+            "apply the manifests again, then run the same command. With --leave-nodes it deletes everything",
         )
 
 

@@ -324,9 +324,8 @@ def test_a_node_that_was_left_says_so_until_it_is_clean(begin: Begin, values: Pa
 
 
 @rule("R13")
-def test_killed_at_any_write_it_does_not_forget_the_node_that_it_leaves(begin: Begin, values: Path) -> None:
-    """A node that writes no annotation is judged by its DaemonSets and pods, which are then gone."""
-    values.write_text(VALUES.replace("annotateNode: true", "annotateNode: false"))
+def test_killed_at_any_write_it_does_not_forget_the_node_that_it_leaves(begin: Begin) -> None:
+    """This one has no annotation, so only DaemonSets and pods tell of it, and they are gone then."""
     world = begin(n1="ready", n2="gone")
     with pytest.raises(RollbackFailedError, match=r"everything is deleted.*\nn2: "):  # noqa: PT012 - until then
         for _ in range(200):
@@ -394,6 +393,20 @@ def test_without_its_daemonset_it_does_not_believe_that_nodes_are_clean(begin: B
     with pytest.raises(RolledBackError, match="n1: no DaemonSet is left to clean it"):
         world.uninstall()
     assert Name(ACCOUNTS, "resources", "cri-resmgr-installer") in world.server.objects
+
+
+@rule("R13")
+def test_without_its_daemonset_it_does_not_believe_nodes_that_say_nothing(begin: Begin) -> None:
+    """As with `annotateNode: false`, clean or not."""
+    world = begin(n1="ready")
+    world.server.delete(Name(DAEMON_SETS, "resources", "cri-resmgr-installer"))
+    world.fleet.rest()
+    world.server.patch(node("n1"), {"metadata": {"annotations": {STATUS: None}}})
+    with pytest.raises(RolledBackError, match="none of them says whether it is clean; nothing was deleted"):
+        world.uninstall()
+    assert {method for method, _ in world.server.log} == {"GET"}
+    world.uninstall(UninstallOptions(leave_nodes=True))
+    assert world.everything() == world.before
 
 
 def test_a_removal_with_wrong_settings_is_made_anew_where_a_person_deletes_it(
