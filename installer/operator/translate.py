@@ -165,7 +165,7 @@ def _translate_values(
         grade, written, note = row.grade, dict[KeyPath, Any](), row.note
         try:
             written = dict.fromkeys(places, row.convert(value))
-        except ValueError as error:
+        except (ValueError, OverflowError) as error:  # of an infinite number
             if value not in EMPTY:
                 faults.append(f"{config}: {'.'.join(path)}: {error}")
                 continue
