@@ -34,7 +34,8 @@ _VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _HEALTHZ_URL = re.compile(r"http://(\[[0-9A-Fa-f:]+\]|[0-9.]+|localhost)(?::([0-9]{1,5}))?(/[!-~]*)?")
 _SHARE = re.compile(r"[1-9][0-9]{0,8}|([1-9][0-9]?|100)%")
 _NAMESPACE = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
-_LISTEN = re.compile(r"(?:\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9.-]*):([0-9]{1,5})")
+_PORT = "([1-9][0-9]{0,3}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5])"
+_LISTEN = re.compile(rf"((\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9.-]*):{_PORT})?")
 
 
 def _is_address(host: str, port: str | None) -> bool:
@@ -177,13 +178,13 @@ class RolloutSettings(_Section):
 class StatusSettings(_Section):
     """Where `run` serves its state."""
 
-    listen: str = ""  # empty: nowhere
+    # Empty: nowhere. The chart checks the pattern as well.
+    listen: str = Field(default="", json_schema_extra={"pattern": f"^{_LISTEN.pattern}$"})
 
     @field_validator("listen")
     @classmethod
     def _check_listen(cls, listen: str) -> str:
-        match = _LISTEN.fullmatch(listen)
-        if listen and not (match and 0 < int(match[1]) < 65_536):
+        if not _LISTEN.fullmatch(listen):
             raise ValueError('must be host:port, such as 127.0.0.1:8080, or "" (off)')
         return listen
 

@@ -379,6 +379,8 @@ def test_the_schema_is_current() -> None:
         ({"settings": {"kubelet": {"settleSecond": 1}}}, "'/settings/kubelet'.*'settleSecond'"),
         ({"settings": {"kubelet": {"settleSeconds": 0}}}, "'/settings/kubelet/settleSeconds'"),
         ({"settings": {"mode": "instal"}}, "'/settings/mode'"),
+        ({"settings": {"status": {"listen": "9464"}}}, "'/settings/status/listen'"),
+        ({"settings": {"status": {"listen": ":65536"}}}, "'/settings/status/listen'"),
         ({"configs": {"falback": "a: b"}}, "falback"),
         ({"images": {"installer": "Not An Image"}}, "'/images/installer'"),
         ({"images": {}}, "'/images'.*'installer'"),
