@@ -4,6 +4,7 @@
 No test is about how fast something is.
 """
 
+import signal
 from contextlib import suppress
 from pathlib import Path
 
@@ -27,6 +28,9 @@ settings.register_profile("unhurried", deadline=None, suppress_health_check=[Hea
 settings.load_profile("unhurried")
 extras.use_extension()
 pytest.register_assert_rewrite("tests.lib.attacks")
+# Ignored under nohup and in the background of a script, and then by all that the tests start.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

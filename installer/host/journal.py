@@ -89,7 +89,7 @@ class HostJournal:
 
 
 def _field(name: str, value: str) -> bytes:
-    raw = value.encode("utf-8", "surrogateescape")
+    raw = value.encode()
     if b"\n" not in raw:
         return name.encode() + b"=" + raw + b"\n"
     return name.encode() + b"\n" + len(raw).to_bytes(8, "little") + raw + b"\n"
