@@ -68,11 +68,12 @@ class Mirror(Generic[T]):
                         return
                 stop.wait(_FIRST)  # the server has ended the watch; do not begin it again at once
             except ApiError as error:
-                failures += 1
                 if error.expired:
                     version = ""
-                else:
-                    self._log(f"{self._resource.plural}: {error}; retried")
+                    stop.wait(_FIRST)  # a server may forget each list at once
+                    continue
+                failures += 1
+                self._log(f"{self._resource.plural}: {error}; retried")
                 stop.wait(backoff(failures))
 
     def _list(self) -> str:
