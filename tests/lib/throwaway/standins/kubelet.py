@@ -100,7 +100,8 @@ def read_config(path: str) -> dict[str, Any]:
         import yaml
 
         try:
-            data = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+            documents = yaml.load_all(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+            data = next(documents, None)  # of several the first counts
         except yaml.YAMLError as error:
             fail(f"failed to load kubelet config file, path: {path}, error: {error}")
     if not isinstance(data, dict) or data.get("kind") != "KubeletConfiguration":
