@@ -240,8 +240,9 @@ class PermitClient:
         )
 
     def _tell(self, result: WorkResult, state: FleetState, taken: float) -> str | None:
-        """The same without the permits, of which the node has taken the last one at `taken`. None if another
-        node wrote the circuit breaker at the same time. Raises _FailedError."""
+        """Write the result into the circuit breaker. `taken`: when the node took the permit that it has
+        forgotten, 0 if there is none. Return why the result has tripped the breaker, empty if it has not,
+        and None if another node wrote it at the same time. Raises _FailedError."""
         # Nobody begins a generation whose breaker has a fault, until a person deletes it: then it is new.
         if state.fault or (result.work.removes and not result.work.begins):
             return ""

@@ -293,8 +293,7 @@ def _require_word(api: KubeApi, target: Target) -> None:
     started = all(each.marked for each in target.owned if each.guarded)
     if not (_removal_of(target) or started or is_any_told(api)):
         raise RolledBackError(
-            "no DaemonSet is left to clean the nodes, and none of them says whether it is clean; nothing was "
-            "deleted",
+            "no DaemonSet is left to clean the nodes, and no node says that it is clean; nothing was deleted",
             "apply the manifests again, then run the same command. With --leave-nodes it deletes everything",
         )
 
