@@ -38,7 +38,8 @@ CONFIG_MAPS = Resource("", "v1", "configmaps")
 @dataclass(frozen=True, slots=True)
 class Limits:
     """`seconds` and `size` (in bytes) bound a request with its answer; `pages` and `list_seconds` a list. The
-    server ends a watch after `watch_seconds`. `page`: how many objects of a list one request asks for."""
+    server ends a watch after `watch_seconds`. `page`: how many objects of a list one request asks for.
+    `retries`: how often a read that the server asks to try again is tried again."""
 
     seconds: float = 30.0
     size: int = 64 << 20
@@ -46,11 +47,12 @@ class Limits:
     list_seconds: float = 600.0
     watch_seconds: int = 100
     page: int = 50  # a Cluster alone may have 200 KB
+    retries: int = 0
 
 
 USUAL = Limits()
-KUBECTL = Limits(page=500)
-"""As kubectl asks."""
+KUBECTL = Limits(page=500, retries=10)
+"""As kubectl asks (client-go, rest/request.go)."""
 LEASE = Limits(seconds=3.0, size=1 << 20)
 """Far below the length of a Lease: after a longer wait, the holder could not know whether it still has it."""
 SHOOT = Limits(seconds=10.0, size=4 << 20, pages=200, list_seconds=30.0)
@@ -59,11 +61,12 @@ SHOOT = Limits(seconds=10.0, size=4 << 20, pages=200, list_seconds=30.0)
 
 class ApiError(Exception):
     """A failed request. `code` is that of HTTP; 0: no answer. `more` continues a list
-    whose version has expired."""
+    whose version has expired. `retry_after`: the seconds after which the server, which has done nothing,
+    asks to try again; 0: it does not."""
 
-    def __init__(self, code: int, message: str, more: str = "") -> None:
+    def __init__(self, code: int, message: str, more: str = "", retry_after: float = 0.0) -> None:
         super().__init__(f"{code}: {message}" if code else message)
-        self.code, self.more = code, more
+        self.code, self.more, self.retry_after = code, more, retry_after
 
     @property
     def missing(self) -> bool:

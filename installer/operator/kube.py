@@ -1,6 +1,7 @@
 """The door to API servers: the only importer of the official client library
 (https://github.com/kubernetes-client/python), which provides connections, credentials that change, and the
-parsing of watches. Requests and answers are plain JSON. Nothing is retried here: the caller does that.
+parsing of watches. Requests and answers are plain JSON. Only reads that an overloaded server asks to try
+again are retried here, and only for a person's command.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ _FAR = float("inf")
 _GRACE = 20.0  # seconds: a server may end a watch so late
 _CONNECTIONS = 24
 _TEXT = 4096  # characters of an error that are read
+_LONGEST_PAUSE = 5.0  # seconds, whatever the Retry-After of a server says
 
 
 class KubeClient(KubeApi):
@@ -57,7 +59,7 @@ class KubeClient(KubeApi):
         for _ in range(self._limits.pages):
             given = {key: value for key, value in query.items() if value}
             try:
-                body = self._request("GET", resource.path(namespace), given, end=end)
+                body = self._read(resource.path(namespace), given, end)
             except ApiError as error:
                 if not (error.expired and error.more):
                     raise
@@ -90,7 +92,7 @@ class KubeClient(KubeApi):
                     yield str(event.get("type")), event["raw_object"]
 
     def get(self, resource: Resource, namespace: str, name: str) -> Object:
-        return self._request("GET", resource.path(namespace, name))
+        return self._read(resource.path(namespace, name))
 
     def create(self, resource: Resource, namespace: str, body: Mapping[str, Any]) -> Object:
         return self._request("POST", resource.path(namespace), body=body)
@@ -122,6 +124,16 @@ class KubeClient(KubeApi):
 
     def close(self) -> None:
         self._connection.close()
+
+    def _read(self, path: str, query: Mapping[str, str] | None = None, end: float = _FAR) -> Object:
+        for _ in range(self._limits.retries):
+            try:
+                return self._request("GET", path, query, end=end)
+            except ApiError as error:
+                if not error.retry_after:
+                    raise
+                time.sleep(error.retry_after)
+        return self._request("GET", path, query, end=end)
 
     def _request(
         self,
@@ -165,7 +177,8 @@ class KubeClient(KubeApi):
                 response.close()  # the rest of this answer must not become that of the next request
                 raise
             if not 200 <= response.status < 300:
-                raise _refusal(response.status, content, str(response.reason))
+                said = response.headers.get("Retry-After", "")
+                raise _refusal(response.status, content, str(response.reason), said)
             found = json.loads(content)
         return found if isinstance(found, dict) else {}
 
@@ -262,7 +275,7 @@ def _translated() -> Iterator[None]:
         raise ApiError(0, f"an answer that is not the API's: {cut_line(str(error))}") from None
 
 
-def _refusal(code: int, content: str | bytes, reason: str) -> ApiError:
+def _refusal(code: int, content: str | bytes, reason: str, retry_after: str = "") -> ApiError:
     """Read a Status. For a kind that the server does not know, it answers with plain text."""
     try:
         body = json.loads(content)
@@ -270,7 +283,8 @@ def _refusal(code: int, content: str | bytes, reason: str) -> ApiError:
         body = {}
     status = body if isinstance(body, dict) else {}
     message = cut_line(text_at(status, "message")) or cut_line(reason)
-    return ApiError(code, message, text_at(status, "metadata", "continue"))
+    pause = min(float(retry_after), _LONGEST_PAUSE) if retry_after.isdecimal() else 0.0
+    return ApiError(code, message, text_at(status, "metadata", "continue"), pause)
 
 
 def _cause(error: Exception) -> str:

@@ -148,6 +148,15 @@ def test_what_the_api_server_refuses_is_said_in_its_words(fleet: Fleet, run: Run
     assert "error: the API server: 403: a fault of the test" in refused.stderr
 
 
+@pytest.mark.parametrize("code", [429, 503])
+def test_report_tries_again_when_a_busy_api_server_asks_for_it(fleet: Fleet, run: Run, code: int) -> None:
+    fleet.server.fail("GET", "/nodes", code=code, times=2, retry_after="1")
+    assert run("report").returncode == 3
+    fleet.server.fail("GET", "/nodes", code=code)
+    away = run("report")
+    assert (away.returncode, away.stdout) == (1, "")
+
+
 def test_a_rollout_is_seen_paused_and_begun_again(fleet: Fleet, run: Run) -> None:
     place, now = "cri-resmgr-installer-rollout", time.time()
     breaker = Breaker("0123456789abcdef", begun=now - 60, failures={"n3": Failure(now - 50, "no space")})
