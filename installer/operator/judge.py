@@ -103,8 +103,11 @@ def find_unclean(api: KubeApi) -> tuple[NodeView, ...]:
 
 
 def is_any_told(api: KubeApi) -> bool:
-    """Whether any Node has our annotation: whether nodes write one is a setting. Raises ApiError."""
-    return any(read_status(mapping_at(node, "metadata")) for node in api.list_objects(NODES))
+    """Whether any Node has our annotation: whether nodes write one is a setting. Those of another
+    installation tell nothing of ours. Raises ApiError."""
+    others = find_installations(api)
+    unselected = (node for node in api.list_objects(NODES) if not is_selected(node, others))
+    return any(read_status(mapping_at(node, "metadata")) for node in unselected)
 
 
 def judge_node(node: Object, listed: Listed) -> NodeView | None:

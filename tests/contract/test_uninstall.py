@@ -10,7 +10,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any, cast
 
@@ -487,7 +487,8 @@ def test_a_removal_of_some_nodes_does_not_stand_for_all(begin: Begin, values: Pa
     assert Name(ACCOUNTS, "resources", "cri-resmgr-installer") in world.server.objects
 
 
-def test_the_nodes_of_another_installation_stay_as_they_are(tmp_path: Path) -> None:
+@contextmanager
+def two_installations(tmp_path: Path) -> Iterator[World]:
     """Each has a pool of its own."""
     values = dict.fromkeys(("first", "second"), tmp_path)
     for name, node in (("first", "n1"), ("second", "n2")):
@@ -500,14 +501,29 @@ def test_the_nodes_of_another_installation_stay_as_they_are(tmp_path: Path) -> N
         world = World(fleet, values["first"])
         fleet.apply(ManifestOptions(values=values["second"]))
         fleet.rest()
+        yield world
+
+
+def test_the_nodes_of_another_installation_stay_as_they_are(tmp_path: Path) -> None:
+    with two_installations(tmp_path) as world:
         paused = {"cri-resource-manager.intel.com/pause": "ours"}
-        fleet.server.patch(Name(NODES, "", "n2"), {"metadata": {"annotations": paused}})
-        before = fleet.server.get(Name(NODES, "", "n2"))
+        world.server.patch(node("n2"), {"metadata": {"annotations": paused}})
+        before = world.server.get(node("n2"))
         assert "n2" not in world.run("--name", "first", "--nodes", verb="report").stdout
         world.uninstall(UninstallOptions(name="first"))
-        assert fleet.server.get(Name(NODES, "", "n2")) == before
-        assert STATUS not in fleet.server.get(Name(NODES, "", "n1"))["metadata"].get("annotations", {})
-        assert fleet.removed == {"n1"}
+        assert world.server.get(node("n2")) == before
+        assert STATUS not in world.server.get(node("n1"))["metadata"].get("annotations", {})
+        assert world.fleet.removed == {"n1"}
+
+
+@rule("R13")
+def test_the_nodes_of_another_installation_do_not_speak_for_ours(tmp_path: Path) -> None:
+    with two_installations(tmp_path) as world:
+        world.server.delete(Name(DAEMON_SETS, "resources", "first"))
+        world.fleet.rest()
+        world.server.patch(node("n1"), {"metadata": {"annotations": {STATUS: None}}})
+        with pytest.raises(RolledBackError, match="no node says that it is clean; nothing was deleted"):
+            world.uninstall(UninstallOptions(name="first"))
 
 
 @pytest.mark.parametrize("left", ["daemonsets", "pods"])
