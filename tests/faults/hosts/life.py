@@ -108,7 +108,7 @@ class Life:
         edited = any(self.before.get(path) != before.get(path) for path in self.ground.original)
         return edited and " kubelet:" in line
 
-    def _keep_directories(self) -> None:
+    def keep_directories(self) -> None:
         """Those in which somebody else has something stay, whoever created them, and are no longer ours."""
         for path in (PAUSE, SOMEBODYS_DROP_IN):
             if path in self.before:
@@ -279,7 +279,7 @@ class Life:
         self.ground.wait_healthy()
         assert not self.ground.on_relay()
         self._collect_edits()
-        self._keep_directories()
+        self.keep_directories()
         left = difference(_paths(self.before), files(self.host))
         assert not left, "R6: after a remove:\n" + "\n".join(left)
         ended = self.run(Mode.REMOVE)

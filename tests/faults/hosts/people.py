@@ -7,7 +7,7 @@ import posixpath
 from pathlib import Path
 
 from installer.model.names import Mode
-from installer.model.paths import PROXY_WANTED
+from installer.model.paths import PROXY_WANTED, RECORD
 from tests.faults.hosts.ground import Edit
 from tests.faults.hosts.life import Life
 from tests.faults.hosts.lifemodel import (
@@ -151,6 +151,8 @@ class People:
             life.since.unknown = True
             if mode is Mode.REMOVE:
                 life.converged = None
+                if not life.node.path(RECORD).exists():
+                    life.keep_directories()
 
     def command_proxy(self, verb: str) -> None:
         """Somebody thinks that the proxy is theirs to command."""
