@@ -284,6 +284,10 @@ class KubeletSnapshot:
         """Whether it is known to be unhealthy."""
         return not self.healthy and not self.foreign_healthz
 
+    def ails(self, seconds: float) -> bool:
+        """Whether it is unhealthy though it was started more than `seconds` ago."""
+        return self.unwell and self.process is not None and self.process.age > seconds
+
     @property
     def on_relay(self) -> bool:
         """Whether the running process uses the relay."""

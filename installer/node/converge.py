@@ -25,9 +25,13 @@ _PROGRESSING = 3.0  # a start that makes progress may take this many times as lo
 
 
 def limits_of(plan: Plan, snapshot: HostSnapshot, settings: Settings) -> Limits:
-    """The deadlines of a plan made from `snapshot`."""
+    """The deadlines of a plan made from `snapshot`. A kubelet that was ill before is not judged by its
+    healthz, unless a dead relay explains that: otherwise no removal would lead out."""
     containers, hanging = snapshot.container_count, snapshot.kubelet.on_relay
     limits = build_limits(settings, hanging=hanging, containers=containers, seen=snapshot.proxy.last_start)
+    explained = plan.desired.proxy is not None and not snapshot.proxy.relay_answers
+    if snapshot.kubelet.ails(limits.kubelet_start) and not explained:
+        limits = replace(limits, healthz_url="")
     return replace(limits, begun_start=limits.unhurried) if plan.leaves_if_slow else limits
 
 

@@ -194,8 +194,8 @@ def _check_healthz(facts: Facts) -> Iterable[Finding]:
             f"`ss -ltnp 'sport = :{port}'` names it: end it, and kubelet takes its port back; or set "
             "kubelet.healthzUrl to kubelet's own address",
         )
-    seconds, kubelet = facts.settings.kubelet.start_timeout_seconds, facts.snapshot.kubelet
-    if facts.moves_kubelet and kubelet.unwell and kubelet.process and kubelet.process.age > seconds:
+    seconds = facts.settings.kubelet.start_timeout_seconds
+    if facts.moves_kubelet and facts.snapshot.kubelet.ails(seconds):
         yield refusal(
             "kubelet-unhealthy",
             f"{facts.unit.name} runs, but {url} is not ok, though it was started more than {seconds} s ago: "

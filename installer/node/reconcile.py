@@ -55,7 +55,7 @@ def reconcile(request: Request, host: Host, emit: Emit) -> bool:
 
             after = carry_out(assessment, inputs, run)
         _warn_unlabelled(run)
-        _warn_unknown_health(after, emit)
+        _warn_of_health(after, bool(plan.steps), emit)
         unplaced = tuple(check_placed(after))
         if plan.steps:
             emit_warnings(unplaced, emit)
@@ -115,7 +115,12 @@ def _warn_unlabelled(run: Run) -> None:
         run.emit(Event("warning", message, {"code": "selinux-label", "hint": hint, "files": unlabelled}))
 
 
-def _warn_unknown_health(after: HostSnapshot, emit: Emit) -> None:
+def _warn_of_health(after: HostSnapshot, changed: bool, emit: Emit) -> None:
+    unit = after.kubelet.unit.name
+    if changed and after.kubelet.unwell:  # a run that has made it ill fails
+        message = f"{unit} is not healthy, nor was it before this run"
+        hint = f"`journalctl -u {unit} -n 50` says why, unless its healthz is elsewhere"
+        emit(Event("warning", message, {"code": "kubelet-unhealthy", "hint": hint}))
     if after.kubelet.foreign_healthz:
         message = "another process answers on kubelet's healthz: kubelet's health is unknown"
         hint = "`cri-resmgr-installer status` says more; end that process, and kubelet takes its port back"

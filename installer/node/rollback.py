@@ -116,7 +116,7 @@ def _roll_back(
     try:
         target = good_desired(run.store.record, run.host.files) or Desired()
         plan, snapshot = _plan_back(assessment, progress, target, run)
-        limits = limits_of(plan, snapshot, run.settings)
+        limits = replace(limits_of(plan, snapshot, run.settings), healthz_url=limits.healthz_url)
         back.held = snapshot.hold if hold.is_operators(snapshot.hold) else ""
         try:
             converge(plan, snapshot, run, limits, back)

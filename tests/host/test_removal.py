@@ -180,6 +180,19 @@ def test_a_removal_that_could_not_delete_a_file_is_refused(node: Node) -> None:
     node.expect_untraced()
 
 
+@rule("R8")
+def test_a_kubelet_that_was_not_healthy_before_is_not_judged_by_its_healthz(node: Node) -> None:
+    """A removal that waited for it would move kubelet three times, and leave it held."""
+    node.run("install")
+    node.command.set(kubelet={"startTimeoutSeconds": 1})
+    node.fault("kubelet", '{"healthz": false}')
+    removed = node.run("remove")
+    assert removed.out.count("restart kubelet.service") == 1
+    assert "kubelet.service is not healthy, nor was it before this run" in removed.out
+    node.fault("kubelet", "")
+    node.expect_untraced()
+
+
 def test_a_machine_that_was_renamed_keeps_running(node: Node) -> None:
     node.run("install")
     node.path("/etc/hostname").write_text("renamed\n")
