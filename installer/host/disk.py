@@ -247,10 +247,10 @@ def free_bytes(place: str) -> int:
 
 
 def unwritable(place: str, *, programs: bool = False) -> Unwritable | None:
-    """Why nothing can be created in the directory `place`, or no `programs` can run there; None if they
-    can."""
+    """Why nothing can be created in the directory `place`, or no `programs` can run there; None if they can.
+    Of a file, whether it can be replaced and deleted."""
     if not os.path.isdir(place):
-        return Unwritable.NO_DIRECTORY
+        return Unwritable.IMMUTABLE if _immutable(place) else Unwritable.NO_DIRECTORY
     flags = os.statvfs(place).f_flag
     if flags & os.ST_RDONLY:
         return Unwritable.READ_ONLY
@@ -262,11 +262,11 @@ def unwritable(place: str, *, programs: bool = False) -> Unwritable | None:
 
 
 def _immutable(place: str) -> bool:
-    """Whether the directory has the immutable flag, like the `/` of an ostree host."""
+    """Whether it has the immutable flag, like the `/` of an ostree host."""
     import fcntl
 
     flags = array.array("l", [0])
-    descriptor = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    descriptor = os.open(place, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         fcntl.ioctl(descriptor, _FS_IOC_GETFLAGS, flags)
     except OSError:  # a file system without such flags

@@ -132,7 +132,8 @@ class Files(Protocol):
 
     def unwritable(self, directory: str, *, programs: bool = False) -> Unwritable | None:
         """Why nothing can be written to `directory` (or its nearest existing parent), or no `programs` can
-        run there; None if they can. Checks the mount and the permissions, and writes nothing."""
+        run there; None if they can. Checks the mount and the permissions, and writes nothing. A file is
+        IMMUTABLE or NO_DIRECTORY."""
         ...
 
 

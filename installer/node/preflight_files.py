@@ -36,13 +36,13 @@ def check_places(changes: Changes) -> tuple[Finding, ...]:
 
 
 def check_deletions(probe: Probe, changes: Changes) -> Iterable[Finding]:
-    """Directories from which a removal cannot delete: it would move kubelet, fail, and move it back."""
-    directories = {posixpath.dirname(change.path) for change in changes.files}
-    for directory, why in sorted(probe.unwritable.items()):
-        if directory in directories and why != Unwritable.NOEXEC:
+    """What a removal cannot delete: it would move kubelet, fail, and move it back."""
+    places = {place for change in changes.files for place in (change.path, posixpath.dirname(change.path))}
+    for place, why in sorted(probe.unwritable.items()):
+        if place in places and why != Unwritable.NOEXEC:
             yield refusal(
                 "directory-not-writable",
-                f"{directory} is not writable: {why}",
+                f"{place} is not writable: {why}",
                 f"make it writable; meanwhile `touch {paths.HOLDS[1]} && systemctl restart kubelet` takes "
                 "kubelet off the proxy until the next boot",
             )

@@ -14,7 +14,7 @@ from functools import partial
 
 from installer.errors import InstallerError, UnservableHostError
 from installer.host.kubelet_files import configuration_files, matching
-from installer.host.ports import Files, Host
+from installer.host.ports import Files, Host, Unwritable
 from installer.inputs.settings import Settings
 from installer.model import paths
 from installer.model.hold import CLUSTER_MEMORY, PAUSE_FILE, read_hold, why_paused
@@ -34,7 +34,7 @@ from installer.model.host import (
     last_flag,
 )
 from installer.model.limits import HURRIED_SECONDS
-from installer.model.plan import Plan
+from installer.model.plan import FileChange, Plan
 from installer.model.proxy import BELIEVED, patience
 from installer.node.controls import find_returns
 from installer.node.kept import object_path
@@ -142,6 +142,7 @@ def with_probe(snapshot: HostSnapshot, host: Host, plan: Plan, endpoint: str) ->
     directories = sorted({posixpath.dirname(path) for path in (*wanted, *deleted)} | {paths.OUR_STATE})
     unwritable = {directory: reason for directory in directories if (reason := _unwritable(host, directory))}
     usable = [directory for directory in directories if directory not in unwritable]
+    unwritable |= {change.path: Unwritable.IMMUTABLE for change in plan.changes.files if _fixed(host, change)}
     probe = _probe_runtime(host, endpoint)
     returns = find_returns(host.files, plan.controls, snapshot.cache, probe.containers)
     probe = replace(
@@ -371,6 +372,12 @@ def _unwritable(host: Host, directory: str) -> str | None:
         return host.files.unwritable(directory, programs=directory == posixpath.dirname(paths.BINARY))
     except UnservableHostError as error:
         return f"{error.message} ({error.hint})"
+
+
+def _fixed(host: Host, change: FileChange) -> bool:
+    """Whether the file to replace or delete is immutable."""
+    is_file = change.before.kind is Kind.FILE
+    return is_file and host.files.unwritable(change.path) is Unwritable.IMMUTABLE
 
 
 def _obstacle(host: Host, path: str) -> str:

@@ -3,11 +3,12 @@
 import json
 import os
 import struct
+import subprocess
 from pathlib import Path
 
 import pytest
 
-from tests.host.command import untouched
+from tests.host.command import REAL_POLICY, untouched
 from tests.host.node import (
     BINARY,
     DROP_IN,
@@ -176,6 +177,17 @@ def test_a_removal_that_could_not_delete_a_file_is_refused(node: Node) -> None:
         refused = node.run("remove", code=4).err
     assert "/opt/intel/bin is not writable: its file system is mounted read-only" in refused
     node.host.run("umount", "/opt")
+    fixed = node.path(FALLBACK)
+    subprocess.run(["chattr", "+i", str(fixed)], check=True)
+    try:
+        with untouched(node.host):
+            refused = node.run("remove", code=4).err
+            assert f"{FALLBACK} is not writable: it is immutable (chattr +i)" in refused
+            node.run("install")  # which has nothing to do there
+            node.fallback(REAL_POLICY)
+            assert FALLBACK in node.run("install", code=4).err
+    finally:
+        subprocess.run(["chattr", "-i", str(fixed)], check=True)
     node.run("remove")
     node.expect_untraced()
 
