@@ -22,7 +22,7 @@ from installer.node.header import without_header
 from installer.node.kept import good_content, good_desired, lost_files
 from installer.node.kubelet_strategy import possible_drop_ins, with_drop_in_directory
 from installer.node.ownership import RecordStore
-from installer.node.record import Record, RecordStatus, is_ours, load_record, may_be_earlier
+from installer.node.record import Record, is_ours, load_record, may_be_earlier
 from installer.node.run import Run
 from installer.node.snapshot import read_machine, take_snapshot, with_probe
 
@@ -44,8 +44,7 @@ def assess_host(request: Request, host: Host, emit: Emit) -> tuple[Run, Inputs, 
         installed = request.inspect and (request.payload is None or bool(forgotten))
         desired = (good_desired(store.record, host.files) or Desired()) if installed else None
         kubelet = request.settings.kubelet
-        if store.status not in (RecordStatus.OK, RecordStatus.FOREIGN):
-            store.reconstruct(possible_drop_ins(kubelet), inputs.payload_digest, request.without_record)
+        store.reconstruct(possible_drop_ins(kubelet), inputs.payload_digest, request.without_record)
         snapshot = take_snapshot(host, machine, request.settings, store.record)
         snapshot, noted = _consider_earlier(request, host, store, snapshot)
         snapshot = store.with_damage(snapshot, give_up=request.without_record)

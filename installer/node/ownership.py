@@ -63,8 +63,9 @@ class RecordStore:
 
     def reconstruct(self, drop_ins: Sequence[str], payload_digest: str, everything: bool) -> None:
         """Without a record, claim what is provably ours: files with our header, and the payload's own
-        binary; with `everything`, all files at our paths. `drop_ins`: where our drop-in may be."""
-        if self.status in (RecordStatus.OK, RecordStatus.FOREIGN):
+        binary; with `everything`, all files at our paths, also beside a FOREIGN record. `drop_ins`: where
+        our drop-in may be."""
+        if self.status is RecordStatus.OK or (self.status is RecordStatus.FOREIGN and not everything):
             return
         claims, unclaimed = {}, []
         # The same program is not ours if it belongs to another installer.
@@ -93,7 +94,8 @@ class RecordStore:
             unclaimed += map(_set_aside_path, self._orphans)
         # Without a record and a header, nothing was installed here, or the last removal was complete.
         self.unclaimed = tuple(unclaimed) if claims or self.status is not RecordStatus.MISSING else ()
-        self.record = replace(self.record, owned={**owned, **claims} if claims else {})
+        known = self.record.owned  # of a FOREIGN record
+        self.record = replace(self.record, owned={**owned, **claims, **known} if claims else known)
 
     def take_over(self, record: Record, repaired: Iterable[bytes]) -> None:
         """From now on `record` describes another installer's work; `repaired` are kubelet's files without

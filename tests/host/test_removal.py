@@ -153,18 +153,23 @@ def test_a_record_of_a_newer_installer_is_refused_not_overwritten(node: Node) ->
 
 
 @rule("R6")
-@pytest.mark.parametrize("file", ["/etc/machine-id", "/etc/hostname"])
-def test_on_a_cloned_disk_only_what_is_really_ours_is_believed(node: Node, file: str) -> None:
+@pytest.mark.parametrize(
+    ("file", "insists"), [("/etc/machine-id", False), ("/etc/hostname", False), ("/etc/machine-id", True)]
+)
+def test_on_a_cloned_disk_only_what_is_really_ours_is_believed(node: Node, file: str, insists: bool) -> None:
+    """Unless the operator says that all of it is."""
     node.run("install")
     node.path(file).write_text("0123456789abcdef0123456789abcdef\n")
     node.path(FALLBACK).write_text("somebody else's now\n")
-    ended = node.run("remove", code=4)
-    assert f"nothing proves that these files are ours:\n    {FALLBACK}\n" in ended.err
-    assert not node.on_relay()
-    assert node.path(FALLBACK).read_text() == "somebody else's now\n"
-    assert not node.path(BINARY).exists()
+    if not insists:
+        ended = node.run("remove", code=4)
+        assert f"nothing proves that these files are ours:\n    {FALLBACK}\n" in ended.err
+        assert node.path(FALLBACK).read_text() == "somebody else's now\n"
+        assert not node.on_relay()
+        assert not node.path(BINARY).exists()
     node.run("remove", "--without-record")
-    assert not node.path(FALLBACK).exists()
+    assert not node.on_relay()
+    assert not any(node.path(path).exists() for path in OURS)
 
 
 @rule("R6")

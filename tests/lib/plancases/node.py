@@ -10,7 +10,7 @@ from installer.model.plan import Assessment, Finding
 from installer.node.assess import assess, needs_probe, probed_endpoint
 from installer.node.kubelet_strategy import possible_drop_ins, with_drop_in_directory
 from installer.node.ownership import RecordStore
-from installer.node.record import RecordStatus, load_record, may_be_earlier
+from installer.node.record import load_record, may_be_earlier
 from installer.node.takeover import consider
 from tests.lib.plancases.case import CaseError, line_of
 from tests.lib.plancases.host import MemoryHost
@@ -35,9 +35,8 @@ class Node:
         settings = with_drop_in_directory(self.inputs.request.settings, known)
         inputs = replace(self.inputs, request=replace(self.inputs.request, settings=settings))
         store = RecordStore(host.files, load_record(host.files, known.machine_id, known.hostname))
-        if store.status not in (RecordStatus.OK, RecordStatus.FOREIGN):
-            places = possible_drop_ins(settings.kubelet)
-            store.reconstruct(places, inputs.payload_digest, inputs.request.without_record)
+        places = possible_drop_ins(settings.kubelet)
+        store.reconstruct(places, inputs.payload_digest, inputs.request.without_record)
         snapshot = host.snapshot(settings, store.record)
         noted: tuple[Finding, ...] = ()
         if may_be_earlier(snapshot, store.record):
