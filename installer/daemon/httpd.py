@@ -18,6 +18,7 @@ from installer.errors import InstallerError
 _REQUEST_LIMIT = 8192  # bytes
 _CONNECTIONS = 32
 _SECONDS = 5
+_RETRY = 1  # seconds until a connection is accepted again, if that has failed
 _PHRASES = {  # RFC 9110
     200: "OK",
     404: "Not Found",
@@ -44,28 +45,39 @@ class PageServer:
     def __init__(self, listen: str, page: Callable[[str], Page | None]) -> None:
         self._page = page
         self._open = dict[_Exchange, None]()  # the oldest is first
-        self._service: Any = Gio.SocketService()
+        # Not Gio.SocketService: without a free descriptor it tries, and logs, 80,000 times a second.
+        self._listener: Any = Gio.SocketListener()
+        self._cancel = Gio.Cancellable()
         host, _, port = listen.rpartition(":")
         try:
             self._listen(host.strip("[]"), int(port))
         except (GLib.Error, ValueError, OverflowError) as error:
             raise InstallerError(f"cannot listen on {listen}: {error}") from error
-        self._service.connect("incoming", self._incoming)
-        self._service.start()
+        self._accept()
 
     def _listen(self, host: str, port: int) -> None:
         if not host:
-            self._service.add_inet_port(port, None)
+            self._listener.add_inet_port(port, None)
             return
         for address in Gio.Resolver.get_default().lookup_by_name(host, None):  # no lookup of a number
             place = Gio.InetSocketAddress.new(address, port)
-            self._service.add_address(place, Gio.SocketType.STREAM, Gio.SocketProtocol.TCP, None)
+            self._listener.add_address(place, Gio.SocketType.STREAM, Gio.SocketProtocol.TCP, None)
 
     def close(self) -> None:
-        self._service.stop()
-        self._service.close()
+        self._cancel.cancel()
+        self._listener.close()
 
-    def _incoming(self, _service: Any, connection: Any, _source: Any) -> bool:
+    def _accept(self) -> None:
+        self._listener.accept_async(self._cancel, self._accepted)
+
+    def _accepted(self, listener: Any, result: Any) -> None:
+        try:
+            connection, _source = listener.accept_finish(result)
+        except GLib.Error:
+            if not self._cancel.is_cancelled():
+                GLib.timeout_add_seconds(_RETRY, self._accept)
+            return
+        self._accept()
         if len(self._open) >= _CONNECTIONS:
             oldest = next(iter(self._open))
             self._closed(oldest)
@@ -74,7 +86,6 @@ class PageServer:
         exchange = _Exchange(connection, self._page, self._closed)
         self._open[exchange] = None
         exchange.read()
-        return True
 
     def _closed(self, exchange: _Exchange) -> None:
         self._open.pop(exchange, None)

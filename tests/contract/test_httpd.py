@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import os
+import resource
 import socket
 import threading
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -106,3 +110,33 @@ def test_where_it_cannot_listen_it_says_where() -> None:
         listen = f"127.0.0.1:{taken.getsockname()[1]}"
         with pytest.raises(InstallerError, match=listen):
             PageServer(listen, page)
+
+
+def test_without_a_free_descriptor_it_waits_until_there_is_one() -> None:
+    """It neither tries again and again meanwhile, nor fills the log."""
+    context, port = GLib.MainContext.default(), free_port()
+    server = PageServer(f"127.0.0.1:{port}", page)
+    with socket.socket() as client, contextlib.ExitStack() as taken:
+        client.settimeout(0)
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (64, hard))
+        try:
+            with contextlib.suppress(OSError):
+                while True:
+                    taken.callback(os.close, os.dup(client.fileno()))
+            assert client.connect_ex(("127.0.0.1", port)) in (0, errno.EINPROGRESS)
+            until, rounds = time.monotonic() + 0.5, 0
+            while time.monotonic() < until:
+                rounds += context.iteration(False)
+            assert rounds < 10
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        taken.close()
+        client.sendall(b"HEAD /well HTTP/1.1\r\n\r\n")
+        client.settimeout(60)
+        answered = threading.Thread(target=lambda: client.recv(1, socket.MSG_PEEK))
+        answered.start()
+        while answered.is_alive():
+            context.iteration(False)
+        assert client.recv(15) == b"HTTP/1.1 200 OK"
+    server.close()
