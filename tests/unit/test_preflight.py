@@ -39,6 +39,7 @@ from installer.model.plan import (
     DesiredUnit,
     FileChange,
     Finding,
+    Plan,
     Severity,
     Strategy,
     UnitAction,
@@ -47,6 +48,7 @@ from installer.model.plan import (
 )
 from installer.model.proxy import CachedContainer, ProxyCache
 from installer.node import preflight
+from installer.node.converge import limits_of
 from installer.node.facts import Facts
 from installer.node.header import with_header
 from installer.node.kubelet_strategy import KubeletAnalysis, with_drop_in_directory
@@ -522,6 +524,30 @@ def test_a_kubelet_that_is_not_healthy_without_us_is_not_moved(
     found = change(replace(FACTS, kubelet=KubeletSnapshot(KUBELET, process, healthy)))
     assert codes(found) == refused
     assert all("kubelet.healthzUrl" in finding.hint for finding in found)
+
+
+@pytest.mark.parametrize(
+    ("age", "healthy", "answers", "removes", "judged"),
+    [
+        (61, False, False, True, False),  # a removal leads out
+        (61, False, True, False, False),  # an upgrade that restarts it
+        (61, False, False, False, True),  # a relay that is dead may be why
+        (61, True, True, True, True),
+        (59, False, True, True, True),  # it may be starting
+    ],
+)
+def test_a_kubelet_that_was_ill_before_is_not_judged_by_its_healthz(
+    age: float, healthy: bool, answers: bool, removes: bool, judged: bool
+) -> None:
+    argv = ("kubelet", f"--container-runtime-endpoint={paths.RELAY_ENDPOINT}")
+    kubelet = KubeletSnapshot(KUBELET, ProcessState(7, argv, {}, age=age), healthy)
+    proxy = ProxySnapshot(UnitState(paths.PROXY_UNIT), relay_answers=answers)
+    desired = Desired(
+        proxy=None if removes else DesiredUnit(paths.PROXY_UNIT, paths.PROXY_UNIT_FILE, "d", "g")
+    )
+    plan = Plan(Mode.REMOVE if removes else Mode.INSTALL, desired, INSTALL, KUBELET.name, ())
+    limits = limits_of(plan, replace(FACTS, kubelet=kubelet, proxy=proxy), SETTINGS)
+    assert bool(limits.healthz_url) is judged
 
 
 def test_a_removal_that_could_not_delete_a_file_is_refused_and_kubelet_left_alone() -> None:
