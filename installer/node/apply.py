@@ -43,7 +43,6 @@ from installer.node.await_proxy import (
     TOO_LONG,
     Activity,
     Downtime,
-    Patience,
     why_not_ready,
     why_not_started,
     why_not_taken,
@@ -393,9 +392,10 @@ class _Worker:
         deadline = self._relay_deadline or max(began + limits.proxy_start, now + 1.0)
         furthest = 0.0 if limits.hanging else began + limits.furthest
         host, unit = self._host, self._host.systemd.unit(paths.PROXY_UNIT)
-        patience = Patience(Activity(unit, self._progress.journal_from, host), deadline, furthest, host)
+        activity = Activity(unit, self._progress.journal_from, host)
+        left = partial(activity.left, deadline, furthest)
         steady = partial(check_steady, unit, failure=self._failure)
-        if not (reason := why_not_ready(host, step.target, patience, steady)):
+        if not (reason := why_not_ready(host, step.target, left, steady)):
             return unit
         self._progress.cut_short = self._limits.cuts_short
         raise self._failure(paths.PROXY_UNIT, f"the relay is not ready: {reason}")

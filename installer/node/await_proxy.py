@@ -56,28 +56,19 @@ class Activity:
         first, last = self._samples[0], self._samples[-1]
         return last.lines > first.lines or last.cpu - first.cpu >= _WORKS
 
+    def left(self, deadline: float, furthest: float) -> float:
+        """Seconds until `deadline` and then, as long as it makes progress, until `furthest`, both on the
+        host's clock; 0 when the wait is over."""
+        self.update()
+        now = self._host.clock.monotonic()
+        if now >= deadline and not self.progresses:
+            return 0.0
+        return max(0.0, (deadline if now < deadline else furthest) - now)
+
     def _sample(self) -> _Sample:
         self.logged = self._host.journal.since(self._unit.name, self._cursor)
         process = self._host.processes.get(self._unit.main_pid)
         return _Sample(self._host.clock.monotonic(), len(self.logged), process.cpu if process else 0.0)
-
-
-class Patience:
-    """Lasts until `deadline`, and then as long as the process makes progress, but not beyond `furthest`; both
-    on the host's clock."""
-
-    def __init__(self, activity: Activity, deadline: float, furthest: float, host: Host) -> None:
-        self._activity, self._host = activity, host
-        self._deadline, self._furthest = deadline, max(deadline, furthest)
-
-    @property
-    def left(self) -> float:
-        """Seconds; 0 when it is over."""
-        self._activity.update()
-        now = self._host.clock.monotonic()
-        if now >= self._deadline and not self._activity.progresses:
-            return 0.0
-        return max(0.0, (self._deadline if now < self._deadline else self._furthest) - now)
 
 
 _POLL = 0.05  # seconds
@@ -92,22 +83,24 @@ def why_not_started(host: Host, age: float, longest: float, furthest: float = 0.
     process = host.processes.get(unit.main_pid)
     end = began + (min(longest, age - process.age) if process else 0.0)
     far = began + furthest - (process.age if process else furthest)
-    patience = Patience(Activity(unit, host.journal.cursor(), host), end, far, host)
+    activity = Activity(unit, host.journal.cursor(), host)
     while not host.cri.answers(paths.RELAY_ENDPOINT, answer_seconds(end - host.clock.monotonic())):
         now = host.systemd.unit(unit.name)
         if not now.main_pid or now.main_pid != unit.main_pid:
             return "it ended"
-        if not patience.left:
+        if not activity.left(end, far):
             return TOO_LONG
         host.clock.sleep(_POLL)
     return ""
 
 
-def why_not_ready(host: Host, endpoint: str, patience: Patience, check: Callable[[UnitState], None]) -> str:
+def why_not_ready(
+    host: Host, endpoint: str, seconds_left: Callable[[], float], check: Callable[[UnitState], None]
+) -> str:
     """Wait until CRI Version and Status say that it is ready, and return why not; empty if it is. `check`
     gets the proxy's unit each time, and raises if there is nothing left to wait for."""
     reason = "it did not answer"
-    while (left := patience.left) > 0:
+    while (left := seconds_left()) > 0:
         try:
             status = host.cri.status(endpoint, min(ANSWER_SECONDS, left / 2))  # two calls
         except StepFailedError as error:
