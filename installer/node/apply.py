@@ -254,13 +254,28 @@ class _Worker:
     def _start(self, step: Step, seconds: float, *, at_once: bool = False) -> None:
         """Raises SystemdError, StepFailedError."""
         self._host.systemd.reset_failed(step.target)
+        self._await_job(
+            step, "start", lambda: self._host.systemd.restart(step.target, seconds, at_once=at_once)
+        )
+
+    def _await_job(self, step: Step, verb: str, job: Callable[[], str]) -> None:
+        """A unit that is still stopping at the deadline says nothing about what was to be started. Only
+        somebody else who stops or starts it meanwhile cancels a job."""
         try:
-            result = self._host.systemd.restart(step.target, seconds, at_once=at_once)
+            result = job()
         except SystemdError as error:
-            self._check_stopped(step, error)
-            raise
+            if error.lost or self._host.systemd.unit(step.target).active_state != "deactivating":
+                raise
+            raise StepFailedError(
+                f"{_message(step, error)}: it is still stopping",
+                f"`systemctl show -p TimeoutStopUSec {step.target}` shows the limit: shorten it, "
+                "or raise startTimeoutSeconds in the settings",
+                interfered=True,
+            ) from error
         if result != "done":
-            raise self._job_failure(step.target, "start", result)
+            failure = self._failure(step.target, f"systemd could not {verb} it: the job ended as '{result}'")
+            failure.interfered = result == "canceled"
+            raise failure
 
     def _time_left(self, bound: float) -> float:
         """How long the proxy may take now: `bound`, or what is left of it if kubelet has been hanging on
@@ -295,7 +310,7 @@ class _Worker:
             return ()  # kubelet does not hang, or the proxy has not been started
         unit = self._host.systemd.unit(paths.PROXY_UNIT)
         while not self._relay_answers():
-            check_steady(unit, self._host.systemd.unit(unit.name), self._failure)
+            self._check_steady(unit)
             if self._host.clock.monotonic() >= self._relay_deadline:
                 return self._leave()
             self._host.clock.sleep(_POLL)
@@ -332,38 +347,19 @@ class _Worker:
         self._emit(Event("warning", message, {"code": "force-refused", "hint": ""}))
         return (replace(step, kind=StepKind.RESTART),)
 
-    def _check_stopped(self, step: Step, error: SystemdError) -> None:
-        """A unit that is still stopping at the deadline says nothing about what was to be started."""
-        if not error.lost and self._host.systemd.unit(step.target).active_state == "deactivating":
-            raise StepFailedError(
-                f"{_message(step, error)}: it is still stopping",
-                f"`systemctl show -p TimeoutStopUSec {step.target}` shows the limit: shorten it, "
-                "or raise startTimeoutSeconds in the settings",
-                interfered=True,
-            ) from error
-
     def _stop(self, step: Step) -> None:
         self._progress.moved_proxy = True
         if self._plan.desired.proxy is not None:
             self._downtime.begin(kubelet_hangs=self._limits.hanging)
-        try:
-            result = self._host.systemd.stop(step.target, _STOP_TIMEOUT)
-        except SystemdError as error:
-            self._check_stopped(step, error)
-            raise
-        if result != "done":
-            raise self._job_failure(step.target, "stop", result)
+        self._await_job(step, "stop", lambda: self._host.systemd.stop(step.target, _STOP_TIMEOUT))
         self._host.systemd.reset_failed(step.target)
-
-    def _job_failure(self, unit: str, verb: str, result: str) -> StepFailedError:
-        """Only somebody else who stops or starts the unit meanwhile cancels a job."""
-        error = self._failure(unit, f"systemd could not {verb} it: the job ended as '{result}'")
-        error.interfered = result == "canceled"
-        return error
 
     def _failure(self, unit: str, why: str) -> StepFailedError:
         self._progress.failed_unit = unit
         return failure_of(unit, why)
+
+    def _check_steady(self, unit: UnitState) -> None:
+        check_steady(unit, self._host.systemd.unit(unit.name), self._failure)
 
     def _await_relay(self, step: Step) -> None:
         """R4: the relay has to answer CRI Version and Status, and keep answering, before kubelet may use
@@ -374,9 +370,9 @@ class _Worker:
         settled = self._host.clock.monotonic() + settle
         while (left := settled - self._host.clock.monotonic()) > 0:
             self._host.clock.sleep(min(_SETTLE_POLL, left))
-            check_steady(unit, self._host.systemd.unit(unit.name), self._failure)
+            self._check_steady(unit)
         if not self._relay_answers():
-            check_steady(unit, self._host.systemd.unit(unit.name), self._failure)
+            self._check_steady(unit)
             raise self._failure(paths.PROXY_UNIT, "the relay stopped answering")
         self._proxy, self._relay_deadline, self._start_began = unit, 0.0, None
 
@@ -394,8 +390,7 @@ class _Worker:
         host, unit = self._host, self._host.systemd.unit(paths.PROXY_UNIT)
         activity = Activity(unit, self._progress.journal_from, host)
         left = partial(activity.left, deadline, furthest)
-        steady = partial(check_steady, unit, failure=self._failure)
-        if not (reason := why_not_ready(host, step.target, left, steady)):
+        if not (reason := why_not_ready(host, step.target, left, lambda: self._check_steady(unit))):
             return unit
         self._progress.cut_short = self._limits.cuts_short
         raise self._failure(paths.PROXY_UNIT, f"the relay is not ready: {reason}")

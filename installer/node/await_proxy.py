@@ -95,10 +95,10 @@ def why_not_started(host: Host, age: float, longest: float, furthest: float = 0.
 
 
 def why_not_ready(
-    host: Host, endpoint: str, seconds_left: Callable[[], float], check: Callable[[UnitState], None]
+    host: Host, endpoint: str, seconds_left: Callable[[], float], check: Callable[[], None]
 ) -> str:
     """Wait until CRI Version and Status say that it is ready, and return why not; empty if it is. `check`
-    gets the proxy's unit each time, and raises if there is nothing left to wait for."""
+    raises if there is nothing left to wait for."""
     reason = "it did not answer"
     while (left := seconds_left()) > 0:
         try:
@@ -109,7 +109,7 @@ def why_not_ready(
             if status.ready:
                 return ""
             reason = status.reason
-        check(host.systemd.unit(paths.PROXY_UNIT))
+        check()
         host.clock.sleep(_POLL)
     return reason
 
