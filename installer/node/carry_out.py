@@ -7,7 +7,10 @@ first write: a change may delete the program's own files, and the rollback needs
 from __future__ import annotations
 
 from installer.errors import (
+    InterruptedRunError,
+    KubeletKeptError,
     RollbackFailedError,
+    StepFailedError,
     UnservableHostError,
     failed_on_disk,
 )
@@ -17,10 +20,13 @@ from installer.model.fleet import PlannedWork
 from installer.model.host import HostSnapshot
 from installer.model.names import Mode
 from installer.model.plan import Assessment, Plan, StepKind
+from installer.node.converge import converge, limits_of
+from installer.node.failure_report import capture, diagnose
+from installer.node.history import describe_end, entry_of, write_entry
 from installer.node.preconditions import check_allowed, stop_without_permit
 from installer.node.record import takes_over
-from installer.node.rollback import converge_or_roll_back
-from installer.node.run import Run
+from installer.node.rollback import roll_back
+from installer.node.run import Progress, Run
 
 _UNMAINTAINED = "cri-resmgr is no longer maintained upstream: bugs will not be fixed"
 _SUCCESSOR = "they point to NRI plugins (https://github.com/containers/nri-plugins), which need no proxy"
@@ -30,7 +36,7 @@ def carry_out(assessment: Assessment, inputs: Inputs, run: Run) -> HostSnapshot:
     """Carry out the plan, or roll it back, and update the record. Return the host as it is then."""
     plan, after = assessment.plan, assessment.snapshot
     if plan.steps:
-        after = converge_or_roll_back(assessment, run)
+        after = _converge_or_roll_back(assessment, run)
         _warn_unmaintained(assessment, run)
     if plan.mode is Mode.REMOVE:
         _finish_removal(assessment, run)
@@ -43,9 +49,34 @@ def repair(request: Request, keeping: Assessment, run: Run) -> None:
     """The same for the last good generation. Raises KubeletKeptError."""
     check_allowed(request, keeping)
     stop_without_permit(request, PlannedWork("good", restarts_kubelet=keeping.most_restarts > 0), run.emit)
-    after = converge_or_roll_back(keeping, run)
+    after = _converge_or_roll_back(keeping, run)
     _close_installed(keeping.plan, after, None, run)
     run.emit(Event("good.repaired", "the last good generation was repaired"))
+
+
+def _converge_or_roll_back(assessment: Assessment, run: Run) -> HostSnapshot:
+    """Converge to the plan of `assessment`. If a step fails, roll it back, and raise the error that reports
+    that. Return the host as it is then."""
+    plan, snapshot = assessment.plan, assessment.snapshot
+    limits = limits_of(plan, snapshot, run.settings)
+    progress, outcome = Progress(restarts_left=run.restarts_left), "cut off"
+    try:
+        after = converge(plan, snapshot, run, limits, progress, healthy=snapshot.sound)
+        outcome = "done"
+        return after
+    except StepFailedError as failure:
+        found = capture(plan, snapshot, run)
+        error = roll_back(assessment, progress, failure, limits, run)
+        outcome = describe_end(error)
+        run.emit(diagnose(failure.message, found, run.host, plan.kubelet_unit, plan))
+        raise error from failure
+    except (InterruptedRunError, KubeletKeptError) as error:
+        outcome = describe_end(error)
+        raise
+    finally:
+        if progress.touched:
+            entry = entry_of(plan, run.who, run.because, outcome, assessment.payload_version)
+            write_entry(run.host.journal, entry)
 
 
 def _warn_unmaintained(assessment: Assessment, run: Run) -> None:

@@ -8,14 +8,12 @@ from dataclasses import asdict, dataclass
 
 from installer.errors import InstallerError, RollbackFailedError, RolledBackError, StepFailedError
 from installer.host.ports import Host
-from installer.inputs.settings import Settings
 from installer.model import paths
 from installer.model.event import Event
 from installer.model.host import Health, HostSnapshot, Kind
 from installer.model.limits import ANSWER_SECONDS
 from installer.model.plan import Assessment, Desired, Plan
 from installer.node.diff import diff
-from installer.node.record import Record
 from installer.node.run import Run
 from installer.node.snapshot import refresh
 from installer.report.planned import plan_json
@@ -37,11 +35,11 @@ def capture_units(host: Host, kubelet_unit: str) -> Found:
     return {"units": {name: _unit(host, name) for name in (paths.PROXY_UNIT, kubelet_unit)}, "differs": []}
 
 
-def capture(plan: Plan, record: Record, before: HostSnapshot, host: Host, settings: Settings) -> Found:
+def capture(plan: Plan, before: HostSnapshot, run: Run) -> Found:
     """Both units as they are now, and where the host differs from the plan."""
-    found = capture_units(host, plan.kubelet_unit)
+    found, record = capture_units(run.host, plan.kubelet_unit), run.store.record
     try:
-        changes = diff(plan.desired, refresh(before, host, settings, record), record)
+        changes = diff(plan.desired, refresh(before, run.host, run.settings, record), record)
     except (InstallerError, OSError) as error:
         return {**found, "differs": [f"[{error}]"]}
     return {**found, "differs": list(changes.describe())}

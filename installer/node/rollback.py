@@ -1,4 +1,4 @@
-"""Converge, and after a failed step roll back: to the last good generation, or to what was there before us.
+"""After a failed step, roll back: to the last good generation, or to what was there before us.
 
 The way back is the same as forward, to another target. Kubelet is moved only if the failed plan moved it or
 there is no good generation. It is also moved if the good proxy does not come back: then it is held on its
@@ -31,8 +31,6 @@ from installer.node.controls import due_controls
 from installer.node.converge import converge, limits_of
 from installer.node.diff import diff
 from installer.node.failure_report import (
-    capture,
-    diagnose,
     failed_twice,
     journal_lines,
     report_rollback,
@@ -41,7 +39,6 @@ from installer.node.failure_report import (
     runtime_error,
     runtime_unit,
 )
-from installer.node.history import describe_end, entry_of, write_entry
 from installer.node.kept import good_desired
 from installer.node.pinning import read_cache
 from installer.node.plan import Options, build_hold_plan, leaves_to, order_steps
@@ -73,32 +70,7 @@ class _UnstoppableClock:
         """Never raises."""
 
 
-def converge_or_roll_back(assessment: Assessment, run: Run) -> HostSnapshot:
-    """Converge to the plan of `assessment`. If a step fails, roll it back, and raise the error that reports
-    that. Return the host as it is then."""
-    plan, snapshot = assessment.plan, assessment.snapshot
-    limits = limits_of(plan, snapshot, run.settings)
-    progress, outcome = Progress(restarts_left=run.restarts_left), "cut off"
-    try:
-        after = converge(plan, snapshot, run, limits, progress, healthy=snapshot.sound)
-        outcome = "done"
-        return after
-    except StepFailedError as failure:
-        found = capture(plan, run.store.record, snapshot, run.host, run.settings)
-        error = _roll_back(assessment, progress, failure, limits, run)
-        outcome = describe_end(error)
-        run.emit(diagnose(failure.message, found, run.host, plan.kubelet_unit, plan))
-        raise error from failure
-    except (InterruptedRunError, KubeletKeptError) as error:
-        outcome = describe_end(error)
-        raise
-    finally:
-        if progress.touched:
-            entry = entry_of(plan, run.who, run.because, outcome, assessment.payload_version)
-            write_entry(run.host.journal, entry)
-
-
-def _roll_back(
+def roll_back(
     assessment: Assessment, progress: Progress, failure: StepFailedError, limits: Limits, run: Run
 ) -> InstallerError:
     """Undo what the plan of `assessment` did (`progress`), and return the error that reports the outcome
