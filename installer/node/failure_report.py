@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 
 from installer.errors import InstallerError, RollbackFailedError, RolledBackError, StepFailedError
-from installer.host.ports import Host
+from installer.host.ports import Host, Journal
 from installer.model import paths
 from installer.model.event import Event
 from installer.model.host import Health, HostSnapshot, Kind
@@ -69,8 +69,6 @@ def _unit(host: Host, name: str) -> object:
 # What a failed run has left on the host, in words: the last lines of exits 5 and 6. Read-only: a host whose
 # rollback has failed is not touched again.
 
-_RUNTIME_UNITS = {"crio.sock": "crio.service"}
-_USUAL_RUNTIME = "containerd.service"
 _INSTALLER = "cri-resmgr-installer"
 _NOT_BLAMED = "The node, not this version, caused the failure; it will be retried"
 
@@ -125,7 +123,7 @@ def report_rollback(assessment: Assessment, target: Desired, run: Run) -> Rollba
 
 def runtime_unit(endpoint: str) -> str:
     """The systemd unit of the runtime that listens there."""
-    return _RUNTIME_UNITS.get(endpoint.rpartition("/")[2], _USUAL_RUNTIME)
+    return "crio.service" if endpoint.endswith("/crio.sock") else "containerd.service"
 
 
 def runtime_error(host: Host, endpoint: str, seconds: float = ANSWER_SECONDS) -> str:
@@ -163,7 +161,7 @@ def rolled_back(
     else:
         first = f"{failure.hint}. Then run" if failure.hint else "Run"
         what_next = f"{_NOT_BLAMED}. {first} the same command again."
-    return RolledBackError(_story(message, journal), f"{where}{kept}. {what_next}", remembered=blamed)
+    return RolledBackError(f"{message}{journal}", f"{where}{kept}. {what_next}", remembered=blamed)
 
 
 def runtime_away(
@@ -176,20 +174,19 @@ def runtime_away(
         "and the previous files are in place. The proxy recovers when the runtime does: check "
         f"`systemctl status {runtime_unit(after.endpoint)}`, then run the same command again."
     )
-    return RolledBackError(_story(f"{failure.message}\nand during the rollback: {second}", journal), hint)
+    return RolledBackError(f"{failure.message}\nand during the rollback: {second}{journal}", hint)
 
 
 def failed_twice(
     failure: StepFailedError, second: Exception, after: RollbackReport, journal: str
 ) -> RollbackFailedError:
     """Exit 6: three lines with the state of the host, what to type, and how to continue."""
-    message = _story(f"{failure.message}\nand the rollback failed too: {second}", journal)
     remedies = dict.fromkeys(
         one.hint for one in (failure, second) if isinstance(one, InstallerError) and one.hint
     )
     first = "".join(f"{remedy}; " for remedy in remedies) if not after.runtime else ""
     return RollbackFailedError(
-        message,
+        f"{failure.message}\nand the rollback failed too: {second}{journal}",
         f"on the host now: {_state(after)}\n"
         f"by hand, on the node: {first}{_commands(after)}\n"
         f"then: `{_INSTALLER} install --retry`, or `{_INSTALLER} remove`; nothing more was touched",
@@ -238,12 +235,7 @@ def _commands(after: RollbackReport) -> str:
     return f"`{' && '.join(typed)}`"
 
 
-def _story(message: str, journal: str) -> str:
-    return f"{message}\n{journal}" if journal else message
-
-
-def journal_lines(unit: str, lines: tuple[str, ...]) -> str:
-    """The end of a unit's journal as a block; empty if there is none."""
-    if not lines:
-        return ""
-    return "\n".join((f"last lines of the journal of {unit}:", *(f"  {line}" for line in lines)))
+def last_lines(unit: str, journal: Journal) -> str:
+    """The end of a unit's journal as a block that follows a message; empty if there is none."""
+    lines = journal.tail(unit, _JOURNAL_LINES) if unit else ()
+    return "\n  ".join((f"\nlast lines of the journal of {unit}:", *lines)) if lines else ""

@@ -32,7 +32,7 @@ from installer.node.converge import converge, limits_of
 from installer.node.diff import diff
 from installer.node.failure_report import (
     failed_twice,
-    journal_lines,
+    last_lines,
     report_rollback,
     rolled_back,
     runtime_away,
@@ -47,7 +47,6 @@ from installer.node.relay_steps import restart_kubelet_steps
 from installer.node.run import Progress, Run
 from installer.node.snapshot import read_units, refresh
 
-_JOURNAL_LINES = 30
 _SLOW = "This node starts the proxy slowly: the next run uses a longer timeout"
 _RESCUE_SETTLE = 2.0  # seconds: a node that may go NotReady has no time for more
 
@@ -81,7 +80,7 @@ def roll_back(
         run.host.journal.sync()
     failure = _with_runtime(failure, assessment, run)
     failure = _with_cause(failure, run, unit, progress.journal_from)
-    journal = journal_lines(unit, run.host.journal.tail(unit, _JOURNAL_LINES) if unit else ())
+    journal = last_lines(unit, run.host.journal)
     message = f"failed: {failure.message}; rolling back"
     run.emit(Event("rollback.started", message, {"reason": failure.message}))
     target, back, kept = Desired(), Progress(restarts_left=progress.restarts_left), ""
