@@ -19,7 +19,7 @@ from installer.model.plan import Assessment, Desired, Finding
 from installer.model.proxy import DEFAULT_FALLBACK
 from installer.node.assess import assess, needs_probe, probed_endpoint
 from installer.node.header import without_header
-from installer.node.kept import good_content, good_desired, lost_files
+from installer.node.kept import good_desired, lost_files
 from installer.node.kubelet_strategy import possible_drop_ins, with_drop_in_directory
 from installer.node.ownership import RecordStore
 from installer.node.record import Record, is_ours, load_record, may_be_earlier
@@ -107,11 +107,12 @@ def _forgotten_configs(request: Request, record: Record, host: Host) -> list[str
     """The configs that this node was installed with, if none are given now: the policy would become none."""
     if request.configs is not None or request.default_configs or request.mode is Mode.REMOVE:
         return []
-    kept = {path: good_content(record, host.files, path) for path in paths.CONFIG_FILES}
-    fallback = kept[paths.FALLBACK_CONFIG]
-    if fallback is not None and without_header(fallback) == DEFAULT_FALLBACK:
-        kept[paths.FALLBACK_CONFIG] = None
-    return [path for path, content in kept.items() if content is not None]
+    good = good_desired(record, host.files) or Desired()
+    kept = {file.path: file.content for file in good.files if file.path in paths.CONFIG_FILES}
+    fallback = kept.get(paths.FALLBACK_CONFIG)
+    if isinstance(fallback, bytes) and without_header(fallback) == DEFAULT_FALLBACK:
+        del kept[paths.FALLBACK_CONFIG]
+    return list(kept)
 
 
 def _configs_missing(found: list[str]) -> InvalidInputError:

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from installer.host.ports import Files
 from installer.model import paths
-from installer.model.host import ABSENT, Content, DesiredFile, FileState, HostPath, HostSnapshot
+from installer.model.host import ABSENT, Content, DesiredFile, HostPath, HostSnapshot
 from installer.model.plan import Desired, FileChange, Finding, Verb, refusal, warning
 from installer.node.record import Record, base_claims, objects_of
 
@@ -63,30 +63,13 @@ def good_desired(record: Record, files: Files) -> Desired | None:
 
 
 def _with_content(record: Record, files: Files, file: DesiredFile) -> DesiredFile:
-    source, state = _source(record, files, file)
-    whole = state.content if state.digest == file.digest else None
-    return replace(file, content=source if whole is None else whole)
-
-
-def _source(record: Record, files: Files, file: DesiredFile) -> tuple[HostPath, FileState]:
-    """Where the content of a good file is intact; the kept object if it is nowhere."""
+    """A good file with its content, from the kept object or from the host, wherever it is intact."""
     kept = object_path(file.digest)
-    state = files.state(kept, record.known_digest)
-    if state.digest != file.digest:
-        there = files.state(file.path, record.known_digest)
-        if there.digest == file.digest:
-            return HostPath(file.path), there
-    return HostPath(kept), state
-
-
-def good_content(record: Record, files: Files, path: str) -> bytes | None:
-    """What the good generation has at `path`, a small file. None if it has none, empty if the content is
-    lost."""
-    found = [file for file in record.good.files if file.path == path] if record.good else []
-    if not found:
-        return None
-    state = _source(record, files, found[0])[1]
-    return (state.content or b"") if state.digest == found[0].digest else b""
+    for place in (kept, file.path):
+        state = files.state(place, record.known_digest)
+        if state.digest == file.digest:
+            return replace(file, content=HostPath(place) if state.content is None else state.content)
+    return replace(file, content=HostPath(kept))
 
 
 def damaged_objects(record: Record, snapshot: HostSnapshot) -> frozenset[str]:
