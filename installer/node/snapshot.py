@@ -249,25 +249,22 @@ def _read_small(files: Files, path: str, limit: int = _SMALL) -> bytes:
 
 
 def _read_base(host: Host, kubelet: KubeletSnapshot) -> KubeletBase:
-    unit = kubelet.unit
+    files, unit = host.files, kubelet.unit
     detail = host.systemd.detail(unit.name) if unit.exists else UnitDetail()
+    units = (unit.fragment_path, *unit.drop_in_paths)
     argv = kubelet.process.argv if kubelet.process else ()
+    config, directory = last_flag(argv, "--config") or "", last_flag(argv, "--config-dir") or ""
+    of_directory = configuration_files(files, directory) if directory.startswith("/") else None
     base = KubeletBase(
         detail=detail,
-        texts=_unit_texts(host.files, unit),
-        config=_config_file(host.files, argv),
-        config_dir=_config_directory(host.files, argv),
-        environment_files=read_environment_files(host.files, detail),
+        texts=_texts(files, (path for path in units if path and not path.endswith(f"/{paths.DROP_IN_NAME}"))),
+        config=next(iter(_texts(files, (config,) if config.startswith("/") else ())), None),
+        config_dir=None if of_directory is None else _texts(files, of_directory),
+        environment_files=read_environment_files(files, detail),
     )
-    return replace(base, scripted=_is_scripted(host.files, base))
-
-
-def _is_scripted(files: Files, base: KubeletBase) -> bool:
-    """From its own unit files: what systemd has loaded may be our drop-in, which repeats an older command
-    line."""
-    words = _words(base.detail)
-    launch = base_launch(parse_base(base)) or (find_launch(words) if words else None)
-    return launch is not None and launch.inline is None and is_script(files, launch.program)
+    # From its own unit files: systemd may have loaded our drop-in, which repeats an older command line.
+    launch = base_launch(parse_base(base)) or find_launch(_words(detail))
+    return replace(base, scripted=launch.inline is None and is_script(files, launch.program))
 
 
 def is_script(files: Files, path: str) -> bool:
@@ -286,21 +283,6 @@ def read_environment_files(files: Files, detail: UnitDetail) -> dict[str, tuple[
     ours = (paths.KUBELET_ENVIRONMENT, paths.KUBELET_COMPOSED)
     named = (path for path, _optional in detail.environment_files if path not in ours)
     return {name: _texts(files, matching(files, name)) for name in named}
-
-
-def _unit_texts(files: Files, unit: UnitState) -> tuple[UnitText, ...]:
-    found = (unit.fragment_path, *unit.drop_in_paths)
-    return _texts(files, (path for path in found if path and posixpath.basename(path) != paths.DROP_IN_NAME))
-
-
-def _config_file(files: Files, argv: tuple[str, ...]) -> UnitText | None:
-    path = last_flag(argv, "--config") or ""
-    return next(iter(_texts(files, (path,) if path.startswith("/") else ())), None)
-
-
-def _config_directory(files: Files, argv: tuple[str, ...]) -> tuple[UnitText, ...] | None:
-    directory = last_flag(argv, "--config-dir") or ""
-    return _texts(files, configuration_files(files, directory)) if directory.startswith("/") else None
 
 
 def _texts(files: Files, places: Iterable[str]) -> tuple[UnitText, ...]:
