@@ -75,7 +75,7 @@ _POLL = 0.05  # seconds
 TOO_LONG = "it took too long"
 
 
-def why_not_started(host: Host, age: float, longest: float, furthest: float = 0.0) -> str:
+def why_not_started(host: Host, age: float, longest: float, furthest: float) -> str:
     """Wait until the relay answers, and return why it does not; empty if it does. By then a process may be at
     most `age` old, and the wait takes at most `longest`. A process that makes progress may get as old as
     `furthest`. All in seconds."""
@@ -126,7 +126,7 @@ _TAKEN, _REFUSED = "successfully switched", "failed to reload"
 
 
 def why_not_taken(
-    unit: UnitState, cursor: str, host: Host, longest: float, silence: float = math.inf
+    unit: UnitState, cursor: str, host: Host, longest: float, silence: float
 ) -> tuple[str, float]:
     """Wait for its reaction to a signal. Returns why it has not taken up the file, empty if it has, and when
     its relay was last seen to answer. `unit` is the proxy's unit as it was before the signal, `cursor` the

@@ -75,14 +75,12 @@ def next_endpoint(process: ProcessState | None, next_start: tuple[str, ...]) -> 
     return planned if _SOCKET_PATH.fullmatch(normalise_endpoint(planned)) else ""
 
 
-def manager_policies(
-    base: KubeletBase, process: ProcessState | None, next_start: tuple[str, ...]
-) -> tuple[str, str]:
-    """The policies of kubelet's CPU and memory managers (`none`, `static` ...; `None`, `Static`).
+def manager_policies(base: KubeletBase, argv: tuple[str, ...]) -> tuple[str, str]:
+    """The policies of the CPU and memory managers of a kubelet with this command line (`none`, `static` ...;
+    `None`, `Static`).
 
     Kubelet's defaults if its configuration cannot be read: kubelet does not start then either.
     """
-    argv = base_argv(process) or next_start
     try:
         cpu = _setting(base, argv, "--cpu-manager-policy", "cpuManagerPolicy")
         memory = _setting(base, argv, "--memory-manager-policy", "memoryManagerPolicy")
@@ -91,11 +89,11 @@ def manager_policies(
     return cpu or "none", memory or "None"
 
 
-def cgroups_per_qos(base: KubeletBase, process: ProcessState | None, next_start: tuple[str, ...]) -> bool:
+def cgroups_per_qos(base: KubeletBase, argv: tuple[str, ...]) -> bool:
     """Whether kubelet puts each pod into a cgroup of its QoS class. That is the default, also if its
     configuration cannot be read."""
     try:
-        found = _setting(base, base_argv(process) or next_start, "--cgroups-per-qos", "cgroupsPerQOS")
+        found = _setting(base, argv, "--cgroups-per-qos", "cgroupsPerQOS")
     except ValueError:
         return True
     return found.lower() not in ("false", "f", "0")  # as Go parses a flag's boolean

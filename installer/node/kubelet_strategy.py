@@ -22,6 +22,7 @@ from installer.node.kubelet_command import (
 from installer.node.kubelet_endpoint import (
     NEVER_SERVED,
     Found,
+    base_argv,
     base_endpoint,
     cgroups_per_qos,
     find_passing,
@@ -202,21 +203,16 @@ def effective(detail: UnitDetail, unit: UnitState, desired: DesiredKubelet) -> s
         return ""  # an earlier installation is back: nothing of it is ours
     if unit.loaded_digest != desired.unit.unit_digest:
         return f"systemd has not loaded the current {desired.unit.unit_file}: daemon-reload required"
-    wrong = _guard(detail) or _environment_files(detail, desired)
-    if wrong:
+    verbs = [line.argv[-1] for line in detail.exec_start_pre if line.path == paths.GUARD and line.argv]
+    if verbs[-2:] != ["reset", "compose"]:
+        return "the guard is not among the ExecStartPre= lines"
+    if wrong := _environment_files(detail, desired):
         return wrong
     if len(detail.exec_start) != 1:
         return f"there are {len(detail.exec_start)} ExecStart= lines, not one"
     last = detail.exec_start[0].argv[-1:]
     if last != (f"${desired.variable}",) and not desired.passed_on:
         return f"the command line ends with {' '.join(last)!r}, not with ${desired.variable}"
-    return ""
-
-
-def _guard(detail: UnitDetail) -> str:
-    verbs = [line.argv[-1] for line in detail.exec_start_pre if line.path == paths.GUARD and line.argv]
-    if verbs[-2:] != ["reset", "compose"]:
-        return "the guard is not among the ExecStartPre= lines"
     return ""
 
 
@@ -289,6 +285,7 @@ def analyse_kubelet(snapshot: HostSnapshot, settings: Settings) -> KubeletAnalys
         return KubeletAnalysis("", None, ("none", "None"), refusals)
     parsed = parse_base(base)
     next_start, launch = next_command_line(parsed, base), base_launch(parsed)
+    argv = base_argv(process) or next_start
     plain = not base.scripted and launch is not None and launch.is_kubelet
     by_script = launch is not None and (base.scripted or launch.shell)
     hidden = launch if by_script and process is None else None
@@ -299,8 +296,8 @@ def analyse_kubelet(snapshot: HostSnapshot, settings: Settings) -> KubeletAnalys
     return KubeletAnalysis(
         endpoint=endpoint if isinstance(endpoint, str) else "",
         choice=choice if isinstance(choice, Choice) else None,
-        policies=manager_policies(base, process, next_start),
-        cgroups_per_qos=cgroups_per_qos(base, process, next_start),
+        policies=manager_policies(base, argv),
+        cgroups_per_qos=cgroups_per_qos(base, argv),
         refusals=tuple(one for one in found if isinstance(one, Finding)),
         # Another program may give kubelet other flags than the unit's.
         next_endpoint=next_endpoint(process, next_start) if plain else "",

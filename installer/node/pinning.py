@@ -203,11 +203,9 @@ def _kubelets_shares(known: CachedContainer, created: int) -> int:
     shares in milliCPU, rounded to the nearest (SharesToMilliCPU of cri-resmgr's cache). Of the one or two
     numbers that round to it, this is the one in the creation, if that is one of them, else the lower one.
     """
+    if known.shares or known.annotated:
+        return _given_shares(known)
     request = known.request or 0
-    if known.shares:
-        return known.shares
-    if known.annotated:
-        return max(LOWEST, request * 1024 // 1000)
     if created and _estimate(created) == request:
         return created
     # The lowest whole number that is at least (request - 1/2) * 1024 / 1000.

@@ -8,12 +8,7 @@ from installer.model.hold import BY_RUN
 from installer.model.host import DesiredFile, Part
 from installer.model.plan import Step, StepKind
 
-WAITS_THERE = f"{BY_RUN}kubelet waits there until the proxy has started, and another restart is allowed"
-
-KEPT_ON_BASE = (
-    "kubelet waits on its base endpoint: another restart of it is not allowed now",
-    "the proxy runs; `run` moves kubelet back to it as soon as that is allowed",
-)
+_WAITS_THERE = f"{BY_RUN}kubelet waits there until the proxy has started, and another restart is allowed"
 
 
 def hold_step(reason: str) -> Step:
@@ -23,10 +18,10 @@ def hold_step(reason: str) -> Step:
     return Step(StepKind.SET_HOLD, paths.HOLD, Part.KUBELET, hold)
 
 
-def leave_relay_steps(unit: str, reason: str = WAITS_THERE) -> tuple[Step, ...]:
+def leave_relay_steps(unit: str) -> tuple[Step, ...]:
     """Kubelet leaves the relay. The hold keeps it away, whoever restarts it."""
     kinds = (StepKind.RESTART, StepKind.AWAIT_KUBELET_ON_BASE)
-    return (hold_step(reason), *(Step(kind, unit, Part.KUBELET) for kind in kinds))
+    return (hold_step(_WAITS_THERE), *(Step(kind, unit, Part.KUBELET) for kind in kinds))
 
 
 def restart_kubelet_steps(unit: str) -> tuple[Step, ...]:
@@ -51,7 +46,10 @@ def check_way_back(rest: tuple[Step, ...], unit: str, restarts_left: float, held
     if held:
         raise KubeletKeptError(f"an operator still holds kubelet on its base endpoint: {held}")
     if restarts_left < 1:
-        raise KubeletKeptError(*KEPT_ON_BASE)
+        raise KubeletKeptError(
+            "kubelet waits on its base endpoint: another restart of it is not allowed now",
+            "the proxy runs; `run` moves kubelet back to it as soon as that is allowed",
+        )
 
 
 def return_steps(rest: tuple[Step, ...], unit: str) -> tuple[Step, ...]:
