@@ -81,6 +81,15 @@ class Passing(NamedTuple):
     appended: bool = False
     variable: str = ""
     why_not: str = ""
+    what: str = ""  # stands between systemd and kubelet, in words; empty: nothing
+    code: str = ""  # of the refusal if neither words nor a variable reach kubelet
+    # The program with which our drop-in starts kubelet, if kubelet's unit has another one now.
+    earlier: str = ""
+
+    @property
+    def direct(self) -> bool:
+        """Whether nothing stands in between."""
+        return self.appended and not self.what
 
 
 def find_launch(words: tuple[str, ...]) -> Launch:

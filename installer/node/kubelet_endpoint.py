@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import posixpath
 import re
-from typing import NamedTuple
 
 from installer.errors import InvalidInputError
 from installer.inputs.reading import kind
@@ -197,64 +196,40 @@ _HINT_REMOVE = (
 NEVER_SERVED = ("kubelet-in-container", "kubelet-behind-shell")
 
 
-class Found(NamedTuple):
-    """What stands between systemd and kubelet, and what it passes on."""
-
-    passing: Passing
-    what: str = ""  # in words
-    code: str = ""  # of the refusal if neither words nor a variable reach kubelet
-    # The program with which our drop-in starts kubelet, if kubelet's unit has another one now.
-    earlier: str = ""
-
-    @property
-    def direct(self) -> bool:
-        """Whether nothing stands in between."""
-        return self.passing.appended and not self.what
-
-    @property
-    def known_to_lose(self) -> bool:
-        """Whether arguments do not arrive even if an operator declares that they do, by asking for
-        exec-start."""
-        return self.code in NEVER_SERVED or bool(self.passing.variable)
-
-    def refused(self, command: ExecCommand) -> Finding:
-        """Why kubelet cannot be served."""
-        why = self.passing.why_not or f"only ${self.passing.variable} reaches kubelet, not its arguments"
-        message = f"{self.what} in {command.path} starts kubelet, and our flag would not reach it: {why}"
-        if self.earlier:
-            message += f"; our drop-in still starts kubelet by its earlier command line ({self.earlier})"
-        if self.passing.variable:
-            return refusal(self.code, message, "set kubelet.strategy: auto, which uses that variable")
-        return refusal(self.code, message, _HINT_REMOVE if self.earlier else _HINTS[self.code])
+def refused(passing: Passing, command: ExecCommand) -> Finding:
+    """Why kubelet cannot be served."""
+    why = passing.why_not or f"only ${passing.variable} reaches kubelet, not its arguments"
+    message = f"{passing.what} in {command.path} starts kubelet, and our flag would not reach it: {why}"
+    if passing.earlier:
+        message += f"; our drop-in still starts kubelet by its earlier command line ({passing.earlier})"
+    if passing.variable:
+        return refusal(passing.code, message, "set kubelet.strategy: auto, which uses that variable")
+    return refusal(passing.code, message, _HINT_REMOVE if passing.earlier else _HINTS[passing.code])
 
 
 def find_passing(
     unit: BaseUnit, command: ExecCommand, base: KubeletBase, process: ProcessState | None
-) -> Found:
-    """`process` is the running kubelet, or the shell in front of it."""
+) -> Passing:
+    """What stands between systemd and kubelet, and what it passes on. `process` is the running kubelet, or
+    the shell in front of it."""
     launch = launch_of(command)
-    name = posixpath.basename(launch.program)
     if launch.is_container:
+        name = posixpath.basename(launch.program)
         why = f"{name} runs it in a container, where the relay is not"
-        return Found(Passing(why_not=why), name, "kubelet-in-container")
+        return Passing(why_not=why, what=name, code="kubelet-in-container")
     if launch.is_kubelet and not base.scripted:
-        return Found(Passing(appended=True))
-    passing = judge_inline(launch) if launch.inline is not None else Passing()
-    what = (
-        "the shell command"
-        if launch.inline is not None
-        else f"the program {launch.program or command.words[0]}"
-    )
-    if passing.appended or passing.variable:
-        return Found(passing, what, "kubelet-shell-wrapper")
-    by_shell = launch.inline is not None or launch.shell or base.scripted
-    if by_shell and is_behind_shell(process):
+        return Passing(appended=True)
+    inline = launch.inline is not None
+    what = "the shell command" if inline else f"the program {launch.program or command.words[0]}"
+    passing = judge_inline(launch) if inline else Passing()
+    proven = passing.appended or passing.variable
+    if not proven and (inline or launch.shell or base.scripted) and is_behind_shell(process):
         why = "the main process of the unit is the shell, and kubelet its child"
-        return Found(Passing(why_not=why), what, "kubelet-behind-shell")
-    if launch.inline is not None:
-        return Found(passing, what, "kubelet-shell-wrapper")
+        return Passing(why_not=why, what=what, code="kubelet-behind-shell")
+    if inline:
+        return passing._replace(what=what, code="kubelet-shell-wrapper")
     started, earlier = _started_line(unit, command, base, launch)
-    return Found(_shown(started, process), what, "kubelet-arguments-lost", earlier)
+    return _shown(started, process)._replace(what=what, code="kubelet-arguments-lost", earlier=earlier)
 
 
 def is_behind_shell(process: ProcessState | None) -> bool:

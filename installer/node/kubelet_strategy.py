@@ -14,6 +14,7 @@ from installer.node.kubelet_command import (
     ARGS_VARIABLE,
     BaseUnit,
     Launch,
+    Passing,
     base_launch,
     last_variable,
     next_command_line,
@@ -21,7 +22,6 @@ from installer.node.kubelet_command import (
 )
 from installer.node.kubelet_endpoint import (
     NEVER_SERVED,
-    Found,
     base_argv,
     base_endpoint,
     cgroups_per_qos,
@@ -29,6 +29,7 @@ from installer.node.kubelet_endpoint import (
     is_behind_shell,
     manager_policies,
     next_endpoint,
+    refused,
 )
 
 if TYPE_CHECKING:
@@ -67,12 +68,13 @@ def choose_strategy(
     named = settings.kubelet.variable
     if named and not (found.direct and last_variable(command) == named):
         return _named(unit, command, found, named)
-    if found.passing.variable and wanted != Strategy.EXEC_START:
-        variable = found.passing.variable
-        why = f"{found.what} in {command.path} ends with ${variable}, which it passes on to kubelet"
-        return _passed_on(unit, variable, why)
-    if not found.passing.appended and (wanted != Strategy.EXEC_START or found.known_to_lose):
-        return found.refused(command)
+    if found.variable and wanted != Strategy.EXEC_START:
+        why = f"{found.what} in {command.path} ends with ${found.variable}, which it passes on to kubelet"
+        return _passed_on(unit, found.variable, why)
+    # Even if an operator declares that the arguments arrive, by asking for exec-start.
+    known_to_lose = found.code in NEVER_SERVED or found.variable
+    if not found.appended and (wanted != Strategy.EXEC_START or known_to_lose):
+        return refused(found, command)
     if ":" in command.prefixes:
         return refusal(
             "kubelet-no-expansion",
@@ -166,11 +168,11 @@ def _passed_on(unit: BaseUnit, variable: str, why: str) -> Choice | Finding:
     return taken or Choice(Strategy.ENVIRONMENT, variable, why, passed_on=True)
 
 
-def _named(unit: BaseUnit, command: ExecCommand, found: Found, variable: str) -> Choice | Finding:
+def _named(unit: BaseUnit, command: ExecCommand, found: Passing, variable: str) -> Choice | Finding:
     """The variable that the settings name: an operator declares that it arrives, and a restarted kubelet
     shows it."""
     if found.code in NEVER_SERVED:
-        return found.refused(command)
+        return refused(found, command)
     if found.direct:
         return refusal(
             "kubelet-variable-not-passed",
