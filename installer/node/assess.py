@@ -52,12 +52,13 @@ def assess(
     findings = check(facts)
     if facts.changes or not removing:
         findings = (*noted, *_record_findings(facts, record, status), *findings)
+    failed = record.failed.get(facts.desired.generation)
     return Assessment(
         replace(_plan(facts, record, nonce), findings=findings),
         snapshot,
         base_endpoint=facts.runtime,
         payload_version=inputs.payload.version if inputs.payload else "",
-        remembered_failure=_remembered_failure(record, facts.desired),
+        remembered_failure=f"{failed.time}: {failed.reason}" if failed else "",
         policy=facts.in_force,
         as_installed=installed is not None,
         unchecked=not removing and _is_unchecked(facts, record),
@@ -76,7 +77,10 @@ def _compare(
     runtime = kubelet.endpoint if removing else runtime_endpoint(inputs.request.settings, kubelet)
     if removing and not runtime and proxy is not None:  # of a kubelet that does not run it may be unknown
         runtime = proxy.flag("--runtime-socket") or ""
-    desired = _desired(inputs, snapshot, kubelet) if installed is None else installed
+    desired = installed or Desired()
+    if installed is None and inputs.payload is not None and not removing:
+        settings, detail = inputs.request.settings, snapshot.base.detail
+        desired = build_desired(settings, inputs.configs, inputs.payload, kubelet, detail)
     moved = was_moving_kubelet(record, snapshot)
     facts = Facts(inputs, snapshot, kubelet, desired, Changes(), runtime, moved)
     if desired.proxy is None and not removing:
@@ -85,13 +89,6 @@ def _compare(
     why = _why_restarted(facts) if desired.proxy else ""
     changes = facts.changes.with_restart(paths.PROXY_UNIT, Part.PROXY, why) if why else facts.changes
     return replace(facts, changes=changes)
-
-
-def _desired(inputs: Inputs, snapshot: HostSnapshot, kubelet: KubeletAnalysis) -> Desired:
-    if inputs.request.mode is Mode.REMOVE or inputs.payload is None:
-        return Desired()
-    detail = snapshot.base.detail
-    return build_desired(inputs.request.settings, inputs.configs, inputs.payload, kubelet, detail)
 
 
 def _plan(facts: Facts, record: Record, nonce: str) -> Plan:
@@ -140,11 +137,6 @@ def _unpinned(facts: Facts, starting: PolicyInForce | None) -> tuple[str, ...]:
     everyone = was_cut_off(snapshot)
     found = find_resets(probe.containers, snapshot.cache, probe.managers, everyone=everyone)
     return tuple(reset.planned for reset in found)
-
-
-def _remembered_failure(record: Record, desired: Desired) -> str:
-    failure = record.failed.get(desired.generation)
-    return f"{failure.time}: {failure.reason}" if failure else ""
 
 
 def _why_restarted(facts: Facts) -> str:

@@ -100,16 +100,8 @@ def without_lost_originals(record: Record, damaged: frozenset[str]) -> Record:
 def check_kept(
     record: Record, snapshot: HostSnapshot, desired: Desired, changes: Iterable[FileChange]
 ) -> Iterator[Finding]:
-    """What an operator should know about damaged objects."""
-    if snapshot.damaged:
-        yield from _check_originals(record, snapshot, changes)
-        yield from _check_copies(record, snapshot, desired)
-
-
-def _check_originals(
-    record: Record, snapshot: HostSnapshot, changes: Iterable[FileChange]
-) -> Iterator[Finding]:
-    """Refuse a removal that could not restore a file."""
+    """What an operator should know about damaged objects. A removal that could not restore a file is
+    refused."""
     returns = {change.path for change in changes if change.verb is Verb.RESTORE}
     for path, claim in sorted(record.claims.items()):
         digest = claim.before.digest
@@ -121,11 +113,7 @@ def _check_originals(
                 "put a file with that sha256 back there; or give up the original: "
                 f"`remove --without-record` deletes {path} without restoring it",
             )
-
-
-def _check_copies(record: Record, snapshot: HostSnapshot, desired: Desired) -> Iterator[Finding]:
-    obtainable = {file.digest for file in desired.files}
-    lost = set(lost_files(record, snapshot))
+    obtainable, lost = {file.digest for file in desired.files}, lost_files(record, snapshot)
     for file in record.good.files if record.good else ():
         if file.digest in snapshot.damaged:
             hint = "the next installation keeps a new copy"
