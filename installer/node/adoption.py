@@ -12,7 +12,7 @@ The installer invents neither an entry nor a format.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -20,7 +20,7 @@ from installer.errors import StepFailedError
 from installer.host.ports import Files, Host
 from installer.model import paths
 from installer.model.containers import CpuResources
-from installer.model.event import Event, name_some
+from installer.model.event import Emit, Event, name_some
 from installer.model.host import HostPath, RunningContainer, UnstartedContainer
 from installer.model.jsontext import parse_json
 from installer.model.proxy import NO_POLICY, ProxyCache, parse_cache, quantity_of
@@ -39,21 +39,6 @@ OLD_CACHE = f"{paths.PROXY_CACHE}.before-adoption"
 _TRIES = 3
 _OF_THE_PROXY = ("cpuset_cpus", "cpuset_mems")  # what the proxy puts into the creation of a container
 _SOME = 3  # containers named in a message
-
-
-class Adoption(NamedTuple):
-    """What an adoption did."""
-
-    containers: tuple[RunningContainer, ...]  # all that ran before the proxy starts
-    made_known: tuple[RunningContainer, ...] = ()  # those whose entry in the cache was completed
-    removed: tuple[UnstartedContainer, ...] = ()  # leftovers that were in the way
-
-    def events(self) -> Iterator[Event]:
-        """One event for each change."""
-        for leftover in self.removed:
-            yield Event("leftover.removed", f"removed {leftover.title}, which never ran", {"id": leftover.id})
-        for container in self.made_known:
-            yield Event("adopted", f"adopted: {container.title}", {"id": container.id})
 
 
 def find_leftovers(
@@ -85,9 +70,11 @@ def divide(
     return [one for one, why in unknown if not why], [(one, why) for one, why in unknown if why]
 
 
-def adopt(host: Host, endpoint: str, stop_proxy: Callable[[], None], seconds: float) -> Adoption:
+def adopt(
+    host: Host, endpoint: str, stop_proxy: Callable[[], None], seconds: float, emit: Emit
+) -> tuple[RunningContainer, ...]:
     """Write what each unknown container was created with into the proxy's cache, and keep the old cache
-    beside it.
+    beside it. Remove leftovers that are in the way. Return the containers that run now.
 
     Stops the proxy if, and only if, there is something to write. Running it alone to see the containers takes
     at most `seconds`. A crash leaves the old cache, one that cri-resmgr has written with the policy none, or
@@ -96,11 +83,11 @@ def adopt(host: Host, endpoint: str, stop_proxy: Callable[[], None], seconds: fl
     Raises StepFailedError if a container cannot be adopted, InstallerError and OSError.
     """
     containers, cache = host.cri.containers(endpoint), read_cache(host.files)
-    leftovers = find_leftovers(host.cri.unstarted(endpoint), containers)
-    for leftover in leftovers:
+    for leftover in find_leftovers(host.cri.unstarted(endpoint), containers):
         host.cri.remove(endpoint, leftover.id)
+        emit(Event("leftover.removed", f"removed {leftover.title}, which never ran", {"id": leftover.id}))
     if all(keeps_weight(one, cache) for one in containers):
-        return Adoption(containers, removed=leftovers)
+        return containers
     stop_proxy()
     cache = read_cache(host.files)
     _check_adoptable(containers, cache)
@@ -119,7 +106,9 @@ def adopt(host: Host, endpoint: str, stop_proxy: Callable[[], None], seconds: fl
     _give_back(host, endpoint, incomplete)
     raw, mode = host.files.read(paths.PROXY_CACHE, CACHE_LIMIT) or b"", _mode(host.files)
     host.files.write(paths.PROXY_CACHE, with_creations(raw, incomplete), mode)
-    return Adoption(containers, incomplete, leftovers)
+    for container in incomplete:
+        emit(Event("adopted", f"adopted: {container.title}", {"id": container.id}))
+    return containers
 
 
 def bring_back(host: Host) -> None:

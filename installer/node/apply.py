@@ -167,16 +167,14 @@ class _Worker:
     def _adopt(self, step: Step) -> tuple[Step, ...]:
         clock, seconds = self._host.clock, self._limits.proxy_start / 2
         try:
-            adoption = adopt(self._host, step.target, self._stop_for_adoption, seconds)
+            running = adopt(self._host, step.target, self._stop_for_adoption, seconds, self._emit)
         except StepFailedError:  # like a start, it may be slow with many containers
             away = clock.monotonic() - (self._proxy_away or clock.monotonic())
             leaving = self._leave() if away >= seconds else ()
             if not leaving:
                 raise
             return (*leaving, step)
-        self._before = {container.id: container for container in adoption.containers} | self._before
-        for event in adoption.events():
-            self._emit(event)
+        self._before = {container.id: container for container in running} | self._before
         return ()
 
     def _stop_for_adoption(self) -> None:
