@@ -148,7 +148,7 @@ def find_lost(
 ) -> tuple[Lost, ...]:
     """What is wrong now that the policy is in force. `before` are the containers that ran before its start,
     by ID. A later one should have what it was created with and, with `unknown_too`, be known to the proxy,
-    whose next start would re-pin it otherwise."""
+    whose next start would re-pin it otherwise. Raises StepFailedError if another adoption cannot help."""
     cache = read_cache(host.files)
     found = (
         _lost(one, cache, before.get(one.id))
@@ -157,7 +157,13 @@ def find_lost(
         for one in host.cri.containers(endpoint)
         if unknown_too or one.id in cache.containers
     )
-    return tuple(lost for lost in found if lost)
+    lost = tuple(one for one in found if one)
+    if taken := [one.how for one in lost if not one.came_late]:
+        some = f"{len(taken)} container{'s' * (len(taken) > 1)}"
+        message = f"the policy has taken weight from {some}: {name_some(taken, _SOME, '; ')}"
+        hint = "install with the policy none, or set proxy.existingContainers: refuse"
+        raise StepFailedError(message, hint)
+    return lost
 
 
 def _lost(container: RunningContainer, cache: ProxyCache, before: RunningContainer | None) -> Lost | None:
@@ -172,16 +178,6 @@ def _lost(container: RunningContainer, cache: ProxyCache, before: RunningContain
     has = f"cpu.weight {now.weight}" if now.weight else f"{now.shares} shares"
     wanted = "its original CPU settings are unknown" if unsure else f"not {due} shares"
     return Lost(f"{container.title} has {has}, {wanted}", came_late=before is None and not unsure)
-
-
-def check_lost(lost: tuple[Lost, ...]) -> None:
-    """Raises StepFailedError for those that another adoption cannot help."""
-    taken = [one.how for one in lost if not one.came_late]
-    if taken:
-        some = f"{len(taken)} container{'s' * (len(taken) > 1)}"
-        message = f"the policy has taken weight from {some}: {name_some(taken, _SOME, '; ')}"
-        hint = "install with the policy none, or set proxy.existingContainers: refuse"
-        raise StepFailedError(message, hint)
 
 
 def forget_old(files: Files, *, all_known: bool = False) -> None:

@@ -33,7 +33,6 @@ from installer.node.adoption import (
     adopt,
     announce_start,
     bring_back,
-    check_lost,
     find_lost,
     forget_old,
     set_aside_cache,
@@ -187,7 +186,6 @@ class _Worker:
         know waits until kubelet has moved, since more may be created until then."""
         settled = self._progress.moved_kubelet or not self._plan.restarts_kubelet
         lost = find_lost(self._host, step.target, self._before, unknown_too=settled)
-        check_lost(lost)
         if not lost:
             self._late = 0
             forget_old(self._host.files, all_known=settled)

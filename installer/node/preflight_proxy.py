@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from installer.inputs.configs import Configs, find_cpu_faults
+from installer.inputs.configs import find_cpu_faults
 from installer.inputs.policy import asked_by_agent, policy_in_force
 from installer.model import paths
 from installer.model.containers import parse_list
@@ -82,13 +82,6 @@ _NAMED, _LONGEST = 5, 120  # containers, and letters of each name
 _DOCS = 'docs/policies.md, "A policy\'s capacity"'
 
 
-def _check_cpus(configs: Configs, cpus: str) -> Iterable[Finding]:
-    """Whether the policy that starts now is given CPUs that the node does not have, so that its start
-    fails."""
-    for fault in find_cpu_faults(configs, cpus):
-        yield refusal("cpus", fault, "name CPUs that each node with these configs has, or exclude the node")
-
-
 def check_placed(snapshot: HostSnapshot) -> Iterable[Finding]:
     """Running containers to which the active policy has given no CPUs, according to the proxy's cache."""
     policy, cached = policy_in_force(snapshot), snapshot.cache.containers
@@ -145,7 +138,10 @@ def check_start(facts: Facts) -> Iterable[Finding]:
     if facts.starts_proxy:
         yield from _check_repinning(facts)
         yield from check_capacity(facts.inputs, facts.snapshot)
-        yield from _check_cpus(facts.inputs.configs, facts.snapshot.machine.cpus)
+        for fault in find_cpu_faults(facts.inputs.configs, facts.snapshot.machine.cpus):
+            yield refusal(
+                "cpus", fault, "name CPUs that each node with these configs has, or exclude the node"
+            )
         yield from _check_cgroups(facts)
 
 

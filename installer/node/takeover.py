@@ -90,7 +90,8 @@ def repair_base(base: KubeletBase, endpoint: str) -> Repaired:
         after = text.text
         if text.path in units:
             after = _ORDERS.sub(_without_proxy_unit, after)
-            if text.path in sources and _was_cut(after):
+            # The lines of the unit that name containerd are gone.
+            if text.path in sources and "ExecStart=" in after and _RUNTIME not in after:
                 lost, after = _LOST, _APPENDED.sub(_in_front, after)
         after = _with_endpoint(after, endpoint)
         if after != text.text:
@@ -152,11 +153,6 @@ def _without_proxy_unit(found: re.Match[str]) -> str:
         return found[0]
     left = " ".join(word for word in words if word != PROXY_UNIT)
     return f"{key}={left}\n" if left else ""
-
-
-def _was_cut(text: str) -> bool:
-    """Whether a unit that runs kubelet has lost the lines that name containerd."""
-    return "ExecStart=" in text and _RUNTIME not in text
 
 
 def _in_front(found: re.Match[str]) -> str:
