@@ -22,9 +22,7 @@ from installer.model.host import UnitState
 from installer.model.names import Mode
 from installer.node.history import read_history
 from installer.node.reconcile import inspect, reconcile
-from tests.faults.disks.crash import build
-from tests.faults.disks.node import KUBELET, RUNTIME, Node, bare_node
-from tests.faults.disks.recorder import Careless
+from tests.faults.disks.node import KUBELET, RUNTIME, Node, lay_node
 from tests.lib.fakes import CONTAINERD, failed
 from tests.lib.rules import rule
 from tests.lib.slownode import SETTINGS, release
@@ -39,10 +37,7 @@ def payload(tmp_path: Path) -> Path:
 @pytest.fixture
 def node(tmp_path: Path, payload: Path) -> Node:
     """Installed."""
-    root = tmp_path / "node"
-    root.mkdir()
-    build(bare_node(), root)
-    node = Node(root, Careless())
+    node = lay_node(tmp_path / "node")
     reconcile(Request(Mode.INSTALL, SETTINGS, payload), node.fake.host, silent)
     return node
 
@@ -382,10 +377,7 @@ def test_a_run_that_is_killed_while_it_closes_the_record_does_not_forget_what_it
     release(payload, "two", works=False)
     asked = Request(Mode.INSTALL, SETTINGS, payload)
     for last in itertools.count():
-        root = tmp_path / f"node-{last}"
-        root.mkdir()
-        build(bare_node(), root)
-        node = Node(root, Careless())
+        node = lay_node(tmp_path / f"node-{last}")
         closes = itertools.count()
 
         def fail(_method: str, _path: str, last: int = last, closes: Iterator[int] = closes) -> None:

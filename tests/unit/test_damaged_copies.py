@@ -18,10 +18,9 @@ from installer.model.event import Event, silent
 from installer.model.names import Mode
 from installer.node.kept import object_path
 from installer.node.reconcile import inspect, reconcile
-from tests.faults.disks.crash import build
-from tests.faults.disks.node import Node, bare_node, program
-from tests.faults.disks.recorder import Careless
+from tests.faults.disks.node import Node, lay_node, program
 from tests.lib.rules import rule
+from tests.lib.slownode import release
 
 SETTINGS = Settings(kubelet=KubeletSettings(settle_seconds=1))
 THEIRS = b"policy:\n  Active: topology-aware\n"  # what the node has at our path before us
@@ -30,20 +29,14 @@ ONE = program("one")
 
 @pytest.fixture
 def payload(tmp_path: Path) -> Path:
-    binary = tmp_path / "payload" / paths.BINARY[1:]
-    binary.parent.mkdir(parents=True)
-    binary.write_bytes(ONE)
-    binary.chmod(0o755)
+    release(tmp_path / "payload", "one")
     return tmp_path / "payload"
 
 
 @pytest.fixture
 def node(tmp_path: Path, payload: Path) -> Node:
     """One that has been installed."""
-    root = tmp_path / "node"
-    root.mkdir()
-    build(bare_node(), root)
-    node = Node(root, Careless())
+    node = lay_node(tmp_path / "node")
     assert run(node, payload)
     return node
 

@@ -15,9 +15,7 @@ from installer.model import paths
 from installer.model.event import silent
 from installer.model.names import Mode
 from installer.node.reconcile import reconcile
-from tests.faults.disks.crash import build
-from tests.faults.disks.node import KUBELET, Node, bare_node
-from tests.faults.disks.recorder import Careless
+from tests.faults.disks.node import KUBELET, Node, lay_node
 from tests.lib.rules import rule
 from tests.lib.slownode import SETTINGS, release
 
@@ -33,10 +31,7 @@ def payload(tmp_path: Path) -> Path:
 @pytest.fixture
 def node(tmp_path: Path, payload: Path) -> Node:
     """Installed."""
-    root = tmp_path / "node"
-    root.mkdir()
-    build(bare_node(), root)
-    node = Node(root, Careless())
+    node = lay_node(tmp_path / "node")
     reconcile(Request(Mode.INSTALL, SETTINGS, payload), node.fake.host, silent)
     return node
 

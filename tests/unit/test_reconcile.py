@@ -40,10 +40,10 @@ from installer.node.history import read_history
 from installer.node.reconcile import inspect, preview, reconcile
 from installer.node.rescue import hold_kubelet, restart_proxy
 from installer.node.run import DAEMON
-from tests.faults.disks.crash import Entry, build
-from tests.faults.disks.node import KUBELET, Node, bare_node, program
-from tests.faults.disks.recorder import Careless
+from tests.faults.disks.crash import Entry
+from tests.faults.disks.node import KUBELET, Node, bare_node, lay_node, program
 from tests.lib.rules import rule
+from tests.lib.slownode import release
 
 DROP_IN = paths.drop_in("/etc/systemd/system", KUBELET)
 SETTINGS = Settings(kubelet=KubeletSettings(settle_seconds=1))
@@ -57,30 +57,21 @@ OPERATORS = "broken CPU map, ticket 4711"
 
 @pytest.fixture
 def payload(tmp_path: Path) -> Path:
-    binary = tmp_path / "payload" / paths.BINARY[1:]
-    binary.parent.mkdir(parents=True)
-    binary.write_bytes(program("one"))
-    binary.chmod(0o755)
+    release(tmp_path / "payload", "one")
     return tmp_path / "payload"
 
 
 @pytest.fixture
 def node(tmp_path: Path) -> Node:
-    root = tmp_path / "node"
-    root.mkdir()
-    build(bare_node(), root)
-    return Node(root, Careless())
+    return lay_node(tmp_path / "node")
 
 
 @pytest.fixture
 def configured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Node:
     """Its kubelet has the endpoint in its configuration."""
     monkeypatch.setattr("tests.faults.disks.node._COMMAND", ("/usr/bin/kubelet", f"--config={CONFIG}"))
-    root = tmp_path / "configured"
-    root.mkdir()
     found = {posixpath.dirname(CONFIG): Entry("d", 0o755), CONFIG: Entry("f", 0o644, CONFIGURED)}
-    build(bare_node() | found, root)
-    return Node(root, Careless())
+    return lay_node(tmp_path / "configured", bare_node() | found)
 
 
 def request(payload: Path, mode: Mode = Mode.INSTALL, *, unattended: bool = False) -> Request:

@@ -19,7 +19,8 @@ from installer.host.ports import KnownDigest, RuntimeStatus
 from installer.inputs.systemd_syntax import parse_environment_file
 from installer.model import paths
 from installer.model.host import ExecLine, FileState, ProcessState, UnitDetail, UnitState
-from tests.faults.disks.crash import Entry, Tree
+from tests.faults.disks.crash import Entry, Tree, build
+from tests.faults.disks.recorder import Careless
 from tests.lib.fakes import CONTAINERD, FakeFiles, FakeHost, FakeSystemd, failed
 from tests.lib.throwaway.payload import ENVIRONMENT, UNIT
 
@@ -330,3 +331,10 @@ class _Systemd(FakeSystemd):
 def _environment(text: bytes) -> tuple[str, ...]:
     lines = text.decode("utf-8", "replace").splitlines()
     return tuple(line.removeprefix("Environment=") for line in lines if line.startswith("Environment="))
+
+
+def lay_node(root: Path, tree: Tree | None = None) -> Node:
+    """A node with the files of `tree`, or of `bare_node`, in a new directory."""
+    root.mkdir()
+    build(bare_node() if tree is None else tree, root)
+    return Node(root, Careless())

@@ -18,8 +18,8 @@ from installer.model.event import Event, silent
 from installer.model.host import UnitState
 from installer.model.names import Mode
 from installer.node.reconcile import preview, reconcile
-from tests.faults.disks.crash import Entry, Tree, build
-from tests.faults.disks.node import KUBELET, Node, bare_node, earlier_node, packaged_node, program
+from tests.faults.disks.crash import Entry, Tree
+from tests.faults.disks.node import KUBELET, Node, bare_node, earlier_node, lay_node, packaged_node, program
 from tests.faults.disks.recorder import Careless
 from tests.lib.fakes import CONTAINERD, failed
 from tests.lib.rules import rule
@@ -48,10 +48,7 @@ KUBELETS = {EXTRA_ARGS, UNIT_FILE, f"{UNIT_FILE}.d/10-kubeadm.conf"}
 
 @pytest.fixture
 def node(tmp_path: Path) -> Node:
-    root = tmp_path / "node"
-    root.mkdir()
-    build(earlier_node(), root)
-    return Node(root, Careless())
+    return lay_node(tmp_path / "node", earlier_node())
 
 
 @pytest.fixture
@@ -143,7 +140,7 @@ def test_what_is_a_link_is_left_to_people(node: Node, asked: Request) -> None:
 def test_however_it_was_enabled_nothing_of_it_is_left(
     tmp_path: Path, asked: Request, wanted_by: tuple[str, ...], kind: str
 ) -> None:
-    node = laid(tmp_path / "node", wanted(NODES[kind](), wanted_by))
+    node = lay_node(tmp_path / "node", wanted(NODES[kind](), wanted_by))
     reconcile(asked, node.fake.host, silent)
     reconcile(replace(asked, mode=Mode.REMOVE, configs=None), node.fake.host, silent)
     assert node.kubelet_healthy()
@@ -157,7 +154,7 @@ def test_a_release_that_kubelet_does_not_use_is_enabled_again_as_it_was(
     tmp_path: Path, asked: Request, wanted_by: tuple[str, ...], works: bool
 ) -> None:
     """When ours has gone, or has failed."""
-    node = laid(tmp_path / "node", wanted(unused_node(), wanted_by))
+    node = lay_node(tmp_path / "node", wanted(unused_node(), wanted_by))
     before = picture(node), placed(node)
     if works:
         assert reconcile(replace(asked, take_over=False), node.fake.host, silent)
@@ -232,7 +229,7 @@ def test_r8_the_way_back_is_exact(
     tmp_path: Path, asked: Request, wanted_by: tuple[str, ...], kind: str
 ) -> None:
     """The links that enable its unit, and a directory of its that is empty, included."""
-    node = laid(tmp_path / "node", wanted(NODES[kind](), wanted_by))
+    node = lay_node(tmp_path / "node", wanted(NODES[kind](), wanted_by))
     before, uses = (picture(node), placed(node)), node.on_relay
     break_payload(asked)
     with pytest.raises(RolledBackError):
@@ -300,13 +297,6 @@ def test_what_would_stop_kubelet_with_the_proxy_is_refused_with_its_place(
     assert picture(node) == before
 
 
-def laid(root: Path, tree: Tree) -> Node:
-    """A node with this disk, booted."""
-    root.mkdir()
-    build(tree, root)
-    return Node(root, Careless())
-
-
 class Killed(BaseException):
     """The run ends, and nothing of it goes on."""
 
@@ -337,7 +327,7 @@ def test_r12_the_power_is_cut_after_any_step_and_kubelet_boots(
     for steps in range(1, 40):
         for works in (True, False):
             root = tmp_path / f"node-{steps}-{works}"
-            node = laid(root, NODES[kind]())
+            node = lay_node(root, NODES[kind]())
             assert asked.payload is not None
             (asked.payload / paths.BINARY[1:]).write_bytes(program("ours", works=works))
             try:
@@ -361,7 +351,7 @@ def test_r7_killed_after_any_step_the_next_run_goes_on(
     """With a boot in between or without; nobody has to ask for the takeover again."""
     for steps in range(1, 40):
         root = tmp_path / f"node-{steps}"
-        node = laid(root, NODES[kind]())
+        node = lay_node(root, NODES[kind]())
         if not kill_after(node, asked, steps):
             break
         if (steps + (mode is Mode.REMOVE)) % 2:
@@ -384,7 +374,7 @@ def test_r7_killed_and_then_refused_the_node_has_a_kubelet_and_the_way_back_is_o
     tmp_path: Path, asked: Request, kind: str
 ) -> None:
     """Nobody watches the run that is refused: it repairs what is good, the other installer's work."""
-    node = laid(tmp_path / "node", wanted(NODES[kind](), ("graphical.target",)))
+    node = lay_node(tmp_path / "node", wanted(NODES[kind](), ("graphical.target",)))
     before, uses = (picture(node), placed(node)), node.on_relay
     assert kill_after(node, asked, 12)
     assert asked.configs is not None
