@@ -12,7 +12,7 @@ The installer invents neither an entry nor a format.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -21,7 +21,7 @@ from installer.host.ports import Files, Host
 from installer.model import paths
 from installer.model.containers import CpuResources
 from installer.model.event import Emit, Event, name_some
-from installer.model.host import HostPath, RunningContainer, UnstartedContainer
+from installer.model.host import HostPath, Probe, RunningContainer, UnstartedContainer
 from installer.model.jsontext import parse_json
 from installer.model.proxy import NO_POLICY, ProxyCache, parse_cache, quantity_of
 from installer.node.pinning import (
@@ -68,6 +68,17 @@ def divide(
     reason."""
     unknown = [(one, unadoptable(one, cache)) for one in containers if not is_known(one, cache)]
     return [one for one, why in unknown if not why], [(one, why) for one, why in unknown if why]
+
+
+def describe_adoption(probe: Probe, cache: ProxyCache) -> Iterator[str]:
+    """What `adopt` would do, a line for each container."""
+    for leftover in find_leftovers(probe.unstarted, probe.containers):
+        yield f"remove {leftover.title}, which never ran: another container of its name runs"
+    for container in probe.containers:
+        if not is_known(container, cache):
+            yield f"adopt {container.title}: it keeps its CPU weight"
+        elif not keeps_weight(container, cache):
+            yield f"correct {container.title}: the proxy only knows a rounded CPU weight"
 
 
 def adopt(

@@ -16,14 +16,14 @@ from installer.model.host import HostSnapshot, Part
 from installer.model.names import Mode
 from installer.model.plan import Assessment, Changes, Desired, Finding, Plan, UnitAction, refusal, warning
 from installer.model.proxy import PolicyInForce, Repinning
-from installer.node.adoption import find_leftovers, find_reduced
+from installer.node.adoption import describe_adoption, find_reduced
 from installer.node.controls import due_controls
 from installer.node.desired import build_desired, runtime_endpoint
 from installer.node.diff import diff
 from installer.node.facts import Facts
 from installer.node.kept import check_kept
 from installer.node.kubelet_strategy import KubeletAnalysis, analyse_kubelet
-from installer.node.pinning import find_resets, is_known, keeps_weight, was_cut_off
+from installer.node.pinning import find_resets, was_cut_off
 from installer.node.plan import Options, leaves_to, order_steps
 from installer.node.preflight import check
 from installer.node.record import Record, RecordStatus, leftovers_of_ours, was_moving_kubelet
@@ -98,6 +98,7 @@ def _plan(facts: Facts, record: Record, nonce: str) -> Plan:
     # When kubelet has moved onto a running proxy, containers that the proxy did not see start are checked.
     met = starting or (facts.in_force if facts.moves_kubelet else None)
     adopts = bool(runtime) and facts.adopts(met)
+    adopted = describe_adoption(facts.probe, snapshot.cache) if adopts and starting else ()
     unpinned = _unpinned(facts, starting) if runtime else ()
     policy = starting or facts.in_force
     controls = due_controls(record.controls, facts.desired, snapshot)
@@ -120,7 +121,7 @@ def _plan(facts: Facts, record: Record, nonce: str) -> Plan:
         changes,
         request.settings.kubelet.unit,
         order_steps(facts.desired, changes, options),
-        resets=unpinned + (_adopted(facts) if adopts and starting else ()) + facts.probe.returns,
+        resets=(*unpinned, *adopted, *facts.probe.returns),
         resets_all=was_cut_off(snapshot),
         controls=controls,
     )
@@ -176,22 +177,6 @@ def _is_unchecked(facts: Facts, record: Record) -> bool:
     run has checked them since."""
     unit = facts.snapshot.proxy.unit
     return _takes(facts.in_force) and unit.running and unit.invocation_id != record.checked
-
-
-def _adopted(facts: Facts) -> tuple[str, ...]:
-    """The containers that have to be made known to the proxy, each with the reason."""
-    probe, cache = facts.probe, facts.snapshot.cache
-    changed = [one for one in probe.containers if not keeps_weight(one, cache)]
-    leftovers = find_leftovers(probe.unstarted, probe.containers)
-    removed = tuple(
-        f"remove {one.title}, which never ran: another container of its name runs" for one in leftovers
-    )
-    return removed + tuple(
-        f"correct {one.title}: the proxy only knows a rounded CPU weight"
-        if is_known(one, cache)
-        else f"adopt {one.title}: it keeps its CPU weight"
-        for one in changed
-    )
 
 
 def _record_findings(facts: Facts, record: Record, status: RecordStatus) -> Iterable[Finding]:
