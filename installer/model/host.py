@@ -6,9 +6,10 @@ The desired state is made of the same values.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum, StrEnum
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
@@ -325,14 +326,12 @@ class KubeletBase:
     # `texts` are as a takeover leaves them; the running kubelet may have started from others.
     repaired: bool = False
 
-    def configured(self) -> Iterator[UnitText]:
-        """Each file that may name kubelet's endpoint. A file that is read twice comes twice."""
-        yield from self.texts
-        for found in self.environment_files.values():
-            yield from found
-        yield from self.config_dir or ()
+    def configured(self) -> Iterable[UnitText]:
+        """Each file that may name kubelet's endpoint, once."""
+        found = [*self.texts, *chain.from_iterable(self.environment_files.values()), *(self.config_dir or ())]
         if self.config is not None:
-            yield self.config
+            found.append(self.config)
+        return {text.path: text for text in found}.values()
 
 
 @dataclass(frozen=True, slots=True)

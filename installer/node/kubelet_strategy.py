@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from installer.inputs.systemd_syntax import ExecCommand
@@ -89,7 +89,7 @@ def choose_strategy(
         return exec_start
     if isinstance(exec_start, Choice) and isinstance(environment, Finding):
         why = f"{environment.message}: the drop-in repeats the command line of {command.path}"
-        return Choice(exec_start.strategy, exec_start.variable, why, exec_start.exec_start)
+        return replace(exec_start, why=why)
     return exec_start
 
 

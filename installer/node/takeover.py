@@ -76,7 +76,7 @@ class Repaired(NamedTuple):
 
 def sources_of(base: KubeletBase) -> tuple[str, ...]:
     """Kubelet's own files that name the relay."""
-    return tuple(text.path for text in texts_of(base) if _NAMES_RELAY.search(_effective(text.text)))
+    return tuple(text.path for text in base.configured() if _NAMES_RELAY.search(_effective(text.text)))
 
 
 def repair_base(base: KubeletBase, endpoint: str) -> Repaired:
@@ -86,7 +86,7 @@ def repair_base(base: KubeletBase, endpoint: str) -> Repaired:
     lost: tuple[str, ...] = ()
     sources = sources_of(base)
     units = {text.path for text in base.texts}
-    for text in texts_of(base):
+    for text in base.configured():
         after = text.text
         if text.path in units:
             after = _ORDERS.sub(_without_proxy_unit, after)
@@ -123,11 +123,6 @@ def with_texts(base: KubeletBase, texts: Mapping[str, str]) -> KubeletBase:
             name: tuple(map(changed, found)) for name, found in base.environment_files.items()
         },
     )
-
-
-def texts_of(base: KubeletBase) -> Iterable[UnitText]:
-    """Every file of kubelet's base, once."""
-    return {text.path: text for text in base.configured()}.values()
 
 
 def _effective(text: str) -> str:

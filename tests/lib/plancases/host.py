@@ -31,7 +31,7 @@ from installer.node.kept import object_path
 from installer.node.kubelet_command import next_command_line, parse_base
 from installer.node.pinning import find_resets
 from installer.node.record import Goes, Record, objects_of
-from installer.node.takeover import texts_of, with_texts
+from installer.node.takeover import with_texts
 from tests.lib.fakes import updated
 from tests.lib.plancases.files import MemoryFiles, file_state
 
@@ -99,12 +99,12 @@ class MemoryHost:
 
     def put_base(self) -> None:
         """Lays kubelet's own files where a takeover finds them."""
-        for text in texts_of(self.base):
+        for text in self.base.configured():
             self.files.at[text.path] = file_state(text.text.encode("utf-8", "surrogateescape"))
 
     def current_base(self) -> KubeletBase:
         """Kubelet's own files, as they lie there now."""
-        found = {text.path: self.files.read(text.path) for text in texts_of(self.base)}
+        found = {text.path: self.files.read(text.path) for text in self.base.configured()}
         return with_texts(self.base, {path: raw.decode() for path, raw in found.items() if raw is not None})
 
     def do(self, step: Step, *, resets_all: bool) -> None:
