@@ -355,10 +355,6 @@ def test_any_value_but_false_pauses(annotations: object, paused: bool) -> None:
     assert is_paused({"annotations": annotations}) is paused
 
 
-NODE_METADATA = {"name": NODE, "uid": "node-uid"}
-OWNER = {"apiVersion": "v1", "kind": "Node", "name": NODE, "uid": "node-uid"}
-
-
 def test_an_event_regards_the_node_as_kubelets_do() -> None:
     what = {"type": "Warning", "reason": "HoldSet", "message": "ü" * 2000, "time": NOON.timestamp()}
     event = build_event(CONTEXT, what)

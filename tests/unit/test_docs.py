@@ -36,7 +36,6 @@ NO_QUOTE = re.compile(
     r"(cri|cri-resmgr-installer|docker|fuser|hack/\w+|history|journalctl|kill|kubectl|manifests|plan|ps|restorecon"
     r"|sh|ss|status|systemctl|systemd-analyze) |.*[{|]"
 )
-QUOTING = ("operations", "policies", "monitoring", "runbooks", "fleet", "gardener")
 QUOTED_OF_OTHERS = (
     "CreateContainerError ... not enough ... sharable CPU",
     "failed to unmarshal snapshot data",

@@ -46,7 +46,6 @@ NODE = (
     {"header", "kubelet_endpoint"},
     {"kubelet_command"},
 )
-STAGES = {"snapshot", "desired", "diff", "preflight", "plan", "apply"}
 DOORS = {
     "pydbus": {"installer/host/bus.py"},
     "gi": {"installer/host/bus.py", "installer/daemon/httpd.py", "installer/daemon/watch.py"},
