@@ -78,8 +78,7 @@ def roll_back(
     unit = progress.failed_unit
     if unit:
         run.host.journal.sync()
-    failure = _with_runtime(failure, assessment, run)
-    failure = _with_cause(failure, run, unit, progress.journal_from)
+    failure = _with_causes(failure, assessment, progress, run)
     journal = last_lines(unit, run.host.journal)
     message = f"failed: {failure.message}; rolling back"
     run.emit(Event("rollback.started", message, {"reason": failure.message}))
@@ -110,25 +109,21 @@ def roll_back(
     return rolled_back(failure, target, blamed and unsaved is None, journal, unsaved, kept)
 
 
-def _with_runtime(failure: StepFailedError, assessment: Assessment, run: Run) -> StepFailedError:
-    """The failure, with the note that the runtime is away, for which no generation is to blame. Checked
-    before the rollback, during which the runtime may come back."""
-    endpoint = assessment.base_endpoint
-    if assessment.plan.desired.proxy is None or not (
-        why := runtime_error(run.host, endpoint, HURRIED_SECONDS)
-    ):
-        return failure
-    message = f"{failure.message}; the container runtime does not answer: {why}"
-    return StepFailedError(message, f"Look at `systemctl status {runtime_unit(endpoint)}`", interfered=True)
-
-
-def _with_cause(failure: StepFailedError, run: Run, unit: str, since: str) -> StepFailedError:
-    """The failure, with the last fatal line of the unit that failed. A cache that the proxy cannot read is no
-    generation's fault."""
-    cause = next(reversed(fatal_lines(run.host.journal.since(unit, since))), "") if unit else ""
-    blameless = failure.interfered or (unit == paths.PROXY_UNIT and _is_cache_unreadable(run))
-    message = f"{failure.message}: {cause}" if cause else failure.message
-    return StepFailedError(message, failure.hint, blameless)
+def _with_causes(
+    failure: StepFailedError, assessment: Assessment, progress: Progress, run: Run
+) -> StepFailedError:
+    """The failure, with the last fatal line of the unit that failed, and blameless for the generation if the
+    runtime is away or the proxy cannot read its cache. Checked before the rollback, during which the runtime
+    may come back."""
+    message, hint, blameless = failure.message, failure.hint, failure.interfered
+    endpoint, unit = assessment.base_endpoint, progress.failed_unit
+    if assessment.plan.desired.proxy and (why := runtime_error(run.host, endpoint, HURRIED_SECONDS)):
+        message += f"; the container runtime does not answer: {why}"
+        hint, blameless = f"Look at `systemctl status {runtime_unit(endpoint)}`", True
+    if unit and (lines := fatal_lines(run.host.journal.since(unit, progress.journal_from))):
+        message += f": {lines[-1]}"
+    blameless = blameless or (unit == paths.PROXY_UNIT and _is_cache_unreadable(run))
+    return StepFailedError(message, hint, blameless)
 
 
 def _is_cache_unreadable(run: Run) -> bool:
