@@ -36,7 +36,7 @@ def carry_out(assessment: Assessment, inputs: Inputs, run: Run) -> HostSnapshot:
     """Carry out the plan, or roll it back, and update the record. Return the host as it is then."""
     plan, after = assessment.plan, assessment.snapshot
     if plan.steps:
-        after = _converge_or_roll_back(assessment, run)
+        after = _converge_or_roll_back(assessment, inputs.request, run)
         _warn_unmaintained(assessment, run)
     if plan.mode is Mode.REMOVE:
         _finish_removal(assessment, run)
@@ -49,17 +49,18 @@ def repair(request: Request, keeping: Assessment, run: Run) -> None:
     """The same for the last good generation. Raises KubeletKeptError."""
     check_allowed(request, keeping)
     stop_without_permit(request, PlannedWork("good", restarts_kubelet=keeping.most_restarts > 0), run.emit)
-    after = _converge_or_roll_back(keeping, run)
+    after = _converge_or_roll_back(keeping, request, run)
     _close_installed(keeping.plan, after, None, run)
     run.emit(Event("good.repaired", "the last good generation was repaired"))
 
 
-def _converge_or_roll_back(assessment: Assessment, run: Run) -> HostSnapshot:
+def _converge_or_roll_back(assessment: Assessment, request: Request, run: Run) -> HostSnapshot:
     """Converge to the plan of `assessment`. If a step fails, roll it back, and raise the error that reports
     that. Return the host as it is then."""
     plan, snapshot = assessment.plan, assessment.snapshot
     limits = limits_of(plan, snapshot, run.settings)
-    progress, outcome = Progress(restarts_left=run.restarts_left), "cut off"
+    progress = Progress(restarts_left=0.0 if request.ask_first else request.restarts_left)
+    outcome = "cut off"
     try:
         after = converge(plan, snapshot, run, limits, progress, healthy=snapshot.sound)
         outcome = "done"
@@ -75,7 +76,7 @@ def _converge_or_roll_back(assessment: Assessment, run: Run) -> HostSnapshot:
         raise
     finally:
         if progress.touched:
-            entry = entry_of(plan, run.who, run.because, outcome, assessment.payload_version)
+            entry = entry_of(plan, request.who, request.because, outcome, assessment.payload_version)
             write_entry(run.host.journal, entry)
 
 

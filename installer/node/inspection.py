@@ -56,8 +56,7 @@ def assess_host(request: Request, host: Host, emit: Emit) -> tuple[Run, Inputs, 
     except OSError as error:
         failure = failed_on_disk("the host could not be read", error)
         raise UnservableHostError(failure.message, f"{failure.hint}; nothing was touched") from error
-    left = 0.0 if request.ask_first else request.restarts_left
-    return Run(host, store, request.settings, emit, request.who, request.because, left), inputs, assessment
+    return Run(host, store, request.settings, emit), inputs, assessment
 
 
 def _with_moved_kubelet(request: Request, record: Record, files: Files) -> Settings:

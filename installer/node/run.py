@@ -23,9 +23,6 @@ class Run:
     store: RecordStore
     settings: Settings
     emit: Emit
-    who: str = "root"  # asked for it
-    because: str = ""  # of what
-    restarts_left: float = math.inf  # see Progress
 
 
 @dataclass(slots=True)
