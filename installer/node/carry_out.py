@@ -41,7 +41,7 @@ def carry_out(assessment: Assessment, inputs: Inputs, run: Run) -> HostSnapshot:
     if plan.mode is Mode.REMOVE:
         _finish_removal(assessment, run)
     else:
-        _close_installed(plan, after, inputs, run)
+        _close_installed(plan, after, run, str(inputs.payload.source) if inputs.payload else "")
     return after
 
 
@@ -50,7 +50,7 @@ def repair(request: Request, keeping: Assessment, run: Run) -> None:
     check_allowed(request, keeping)
     stop_without_permit(request, PlannedWork("good", restarts_kubelet=keeping.most_restarts > 0), run.emit)
     after = _converge_or_roll_back(keeping, request, run)
-    _close_installed(keeping.plan, after, None, run)
+    _close_installed(keeping.plan, after, run)
     run.emit(Event("good.repaired", "the last good generation was repaired"))
 
 
@@ -87,12 +87,11 @@ def _warn_unmaintained(assessment: Assessment, run: Run) -> None:
         run.emit(Event("warning", _UNMAINTAINED, {"code": "upstream-unmaintained", "hint": _SUCCESSOR}))
 
 
-def _close_installed(plan: Plan, after: HostSnapshot, inputs: Inputs | None, run: Run) -> None:
+def _close_installed(plan: Plan, after: HostSnapshot, run: Run, payload_file: str = "") -> None:
     """Record the verified generation as the good one. If the disk refuses the record, the installation stays,
-    and the next run completes the record. `inputs` are what was installed; None for a kept generation."""
-    payload = inputs.payload if inputs else None
+    and the next run completes the record. `payload_file`: where its program came from."""
     try:
-        run.store.close_installed(plan.desired, after, str(payload.source) if payload else "")
+        run.store.close_installed(plan.desired, after, payload_file)
     except OSError as error:
         failure = failed_on_disk("installed, but the record is not complete", error)
         hint = f"{failure.hint}; the next run completes it"
