@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from installer.errors import InstallerError
@@ -129,12 +129,11 @@ class RuntimeState:
         """Note that kubelet was restarted `count` times just now."""
         self._save(STAMPS, {"restarts": [*self._stamps(), *[self._now()] * count][-_KEPT:]})
 
-    def _load(self, path: str) -> dict[str, Any]:
+    def _load(self, path: str) -> Mapping[str, Any]:
         try:
-            found = parse_json(self._files.read(path) or b"{}")
+            return mapping_at(parse_json(self._files.read(path) or b"{}"))
         except (InstallerError, OSError, ValueError):
             return {}
-        return found if isinstance(found, dict) else {}
 
     def _save(self, path: str, document: dict[str, Any]) -> None:
         try:

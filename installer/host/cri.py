@@ -25,7 +25,7 @@ from installer.host.version_call import answers_version
 from installer.model.containers import Asked, CgroupState, CpuResources, parse_requests
 from installer.model.controls import THROTTLES, WEIGHTS
 from installer.model.host import RunningContainer, UnstartedContainer
-from installer.model.jsontext import parse_json
+from installer.model.jsontext import mapping_at, parse_json
 from installer.model.limits import ANSWER_SECONDS
 from installer.model.paths import ALLOCATED_PODS, normalise_endpoint
 
@@ -65,7 +65,7 @@ def build_container(listed: Fields, status: Fields, cgroups: Cgroups) -> Running
         created=created,
         creation=creation,
         cgroup=cgroup,
-        created_io=_created_io(_below(info, "runtimeSpec", "linux", "resources", "blockIO") or {}),
+        created_io=_created_io(mapping_at(info, "runtimeSpec", "linux", "resources", "blockIO")),
     )
 
 
@@ -81,40 +81,38 @@ def encode_update(identifier: str, resources: CpuResources) -> bytes:
     return encode(1, identifier.encode()) + encode(2, linux)
 
 
-def _info(status: Fields) -> dict[str, Any]:
+def _info(status: Fields) -> Mapping[str, Any]:
     try:
-        found = parse_json(mapping(status, 2).get("info", "{}"))
+        return mapping_at(parse_json(mapping(status, 2).get("info", "{}")))
     except ValueError:
         return {}
-    return found if isinstance(found, dict) else {}
 
 
-def _creation(info: dict[str, Any]) -> tuple[Mapping[str, int | str] | None, CpuResources | None]:
+def _creation(info: Mapping[str, Any]) -> tuple[Mapping[str, int | str] | None, CpuResources | None]:
     """`creation` and `created` of RunningContainer. Of all that LinuxContainerResources may hold, only what
     the proxy also knows: numbers and strings."""
     if "config" not in info:
         return _of_spec(info), None
-    found = _below(info, "config", "linux", "resources")
-    if found is None:
+    found = mapping_at(info, "config", "linux").get("resources")
+    if not isinstance(found, Mapping):
         return None, None
     found = {key: value for key, value in found.items() if key in _RESOURCES}
     created = _created(found)
     return (found, created) if created else (None, None)
 
 
-def _of_spec(info: dict[str, Any]) -> Mapping[str, int | str] | None:
+def _of_spec(info: Mapping[str, Any]) -> Mapping[str, int | str] | None:
     """What CRI-O's `runtimeSpec`, a configuration of the OCI runtime specification, says, in terms of
     LinuxContainerResources. Without cpu.shares, which kubelet always sets, the format is unknown."""
-    cpu = _below(info, "runtimeSpec", "linux", "resources", "cpu")
-    if "sandboxID" not in info or cpu is None or not isinstance(cpu.get("shares"), int):
+    resources = mapping_at(info, "runtimeSpec", "linux", "resources")
+    cpu, memory = mapping_at(resources, "cpu"), mapping_at(resources, "memory")
+    if "sandboxID" not in info or not isinstance(cpu.get("shares"), int):
         return None
-    memory = _below(info, "runtimeSpec", "linux", "resources", "memory") or {}
-    process = _below(info, "runtimeSpec", "process") or {}
     found = {
         **{f"cpu_{key}": cpu.get(key) for key in ("period", "quota", "shares")},
         **{f"cpuset_{key}": cpu.get(key) for key in ("cpus", "mems")},
         "memory_limit_in_bytes": memory.get("limit"),
-        "oom_score_adj": process.get("oomScoreAdj"),
+        "oom_score_adj": mapping_at(info, "runtimeSpec", "process").get("oomScoreAdj"),
     }
     return {key: value for key, value in found.items() if value and isinstance(value, int | str)}
 
@@ -131,13 +129,6 @@ def _created_io(spec: Mapping[str, Any]) -> dict[str, dict[str, str]]:
 def _devices(entries: object, what: str) -> dict[str, str]:
     found = (entry for entry in (entries if isinstance(entries, list) else ()) if isinstance(entry, dict))
     return {f"{entry.get('major')}:{entry.get('minor')}": str(entry.get(what)) for entry in found}
-
-
-def _below(found: Any, *keys: str) -> dict[str, Any] | None:
-    """The mapping at the end of these keys; None if there is none."""
-    for key in keys:
-        found = found.get(key) if isinstance(found, dict) else None
-    return found if isinstance(found, dict) else None
 
 
 def _created(found: Mapping[str, Any]) -> CpuResources | None:

@@ -15,6 +15,7 @@ from installer.inputs.yaml_document import parse_document
 from installer.model import paths
 from installer.model.controls import Control
 from installer.model.host import ABSENT, Content, HostSnapshot
+from installer.model.jsontext import mapping_at
 from installer.model.plan import Desired
 from installer.model.proxy import PolicyInForce, PolicySource, ProxyCache
 
@@ -31,11 +32,11 @@ class Asked:
     @classmethod
     def of(cls, data: object) -> Asked:
         """From a parsed configuration."""
-        policy = _mapping(unfold(data).get("policy"))
+        policy = mapping_at(unfold(data), "policy")
         active = policy.get("Active")
         name = "none" if active is None else str(active)
         cpus = (_cpus(policy.get(field)) for field in ("ReservedResources", "AvailableResources"))
-        return cls(name, _mapping(unfold(policy).get(name)), *cpus)
+        return cls(name, mapping_at(unfold(policy), name), *cpus)
 
     @property
     def pins(self) -> bool:
@@ -57,7 +58,7 @@ _CONTROLS = {
 def unfold(data: object) -> dict[str, object]:
     """Turn `policy.Active: x` into `policy: {Active: x}`, as cri-resmgr does."""
     unfolded: dict[str, object] = {}
-    for key, value in _mapping(data).items():
+    for key, value in mapping_at(data).items():
         head, dot, rest = str(key).partition(".")
         new = {rest: value} if dot else value
         old = unfolded.get(head)
@@ -65,13 +66,9 @@ def unfold(data: object) -> dict[str, object]:
     return unfolded
 
 
-def _mapping(value: object) -> dict[str, object]:
-    return value if isinstance(value, dict) else {}
-
-
 def _cpus(resources: object) -> str:
     """cri-resmgr ignores the case of the resources' keys, and of no others."""
-    found = _mapping(resources).items()
+    found = mapping_at(resources).items()
     return next((str(value) for key, value in found if str(key).lower() == "cpu" and value is not None), "")
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from installer.model.jsontext import parse_json
+from installer.model.jsontext import mapping_at, parse_json, text_at
 from installer.model.proxy import nano_of
 
 _HIGHEST = 1 << 16  # a higher CPU or memory node number means a damaged file
@@ -137,27 +137,18 @@ NO_MANAGERS = KubeletManagers()
 def parse_managers(cpu: bytes | None, memory: bytes | None) -> KubeletManagers:
     """Parse the content of the two files; None where there is no file. A damaged file counts as missing:
     kubelet does the same, and then refuses to start."""
-    found, assigns_memory = _load_state(cpu), _load_state(memory).get("policyName") == "Static"
+    found, assigns_memory = _load(cpu), _load(memory).get("policyName") == "Static"
     if found.get("policyName") != "static":
         return KubeletManagers(assigns_memory=assigns_memory)
-    entries = found.get("entries")
     return KubeletManagers(
         shared=str(found.get("defaultCpuSet") or ""),
         assigned={
             (uid, name): str(cpus)
-            for uid, pod in (entries.items() if isinstance(entries, dict) else ())
-            for name, cpus in (pod.items() if isinstance(pod, dict) else ())
+            for uid, pod in mapping_at(found, "entries").items()
+            for name, cpus in mapping_at(pod).items()
         },
         assigns_memory=assigns_memory,
     )
-
-
-def _load_state(raw: bytes | None) -> dict[str, object]:
-    try:
-        found = parse_json((raw or b"{}").decode("utf-8", "replace"))
-    except ValueError:
-        return {}
-    return found if isinstance(found, dict) else {}
 
 
 # The CPU weight that kubelet requests for each of its containers.
@@ -179,35 +170,28 @@ Asked = Mapping[tuple[str, str], int]
 
 def parse_requests(raw: bytes | None) -> Asked:
     """Parse the file's content; None if there is no file. Entries of an unknown shape are left out."""
-    found = _load((raw or b"{}").decode("utf-8", "replace"))
-    text = found.get("data")
-    data = _load(text if isinstance(text, str) else "{}")
-    pods = {
-        uid: _mapping(pod).get("ContainerResources") for uid, pod in _mapping(data.get("entries")).items()
-    }
-    return dict(_shares({**_mapping(data.get("allocationEntries")), **pods}))
+    data = _load(text_at(_load(raw), "data"))
+    pods = {uid: mapping_at(pod, "ContainerResources") for uid, pod in mapping_at(data, "entries").items()}
+    return dict(_shares({**mapping_at(data, "allocationEntries"), **pods}))
 
 
 def _shares(pods: Mapping[str, object]) -> Iterator[tuple[tuple[str, str], int]]:
     for uid, containers in pods.items():
-        for name, resources in _mapping(containers).items():
+        for name, resources in mapping_at(containers).items():
             if not isinstance(resources, dict):
                 continue
-            requested = _mapping(resources.get("requests")).get("cpu")
-            nano = nano_of(
-                _mapping(resources.get("limits")).get("cpu", "0") if requested is None else requested
-            )
+            requested = mapping_at(resources, "requests").get("cpu")
+            limit = mapping_at(resources, "limits").get("cpu", "0")
+            nano = nano_of(limit if requested is None else requested)
             if nano is not None:
                 # kubelet rounds the request up to milliCPU and applies MilliCPUToShares.
                 yield (uid, name), min(max(_LOWEST_SHARES, -(-nano // 10**6) * 1024 // 1000), _HIGHEST_SHARES)
 
 
-def _load(text: str) -> Mapping[str, Any]:
+def _load(given: bytes | str | None) -> Mapping[str, Any]:
+    """The JSON object in the content of a file, or in a text; empty if there is none."""
+    text = given.decode("utf-8", "replace") if isinstance(given, bytes) else given
     try:
-        return _mapping(parse_json(text))
+        return mapping_at(parse_json(text or "{}"))
     except ValueError:
         return {}
-
-
-def _mapping(value: object) -> Mapping[str, Any]:
-    return value if isinstance(value, dict) else {}

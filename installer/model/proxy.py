@@ -6,9 +6,8 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
 
-from installer.model.jsontext import parse_json
+from installer.model.jsontext import mapping_at, parse_json, text_at
 
 # What cri-resmgr keeps across restarts.
 #
@@ -104,13 +103,12 @@ def parse_cache(raw: bytes | None) -> ProxyCache:
         return ProxyCache(torn=True)
     if not _is_readable(found):
         return ProxyCache(torn=True)
-    data, policy = _mapping(found.get("Cfg")).get("Data"), found.get("PolicyName")
     return ProxyCache(
         version=str(found.get("Version") or ""),
-        policy=policy if isinstance(policy, str) else "",
-        agent={str(key): str(text) for key, text in _mapping(data).items()},
-        containers=dict(_containers(found.get("Containers"), _mapping(found.get("Pods")))),
-        classed=_classed(_mapping(found.get("PolicyJSON")).get("CPUClassAssignments")),
+        policy=text_at(found, "PolicyName"),
+        agent={str(key): str(text) for key, text in mapping_at(found, "Cfg", "Data").items()},
+        containers=dict(_containers(found)),
+        classed=_classed(mapping_at(found, "PolicyJSON").get("CPUClassAssignments")),
     )
 
 
@@ -118,7 +116,7 @@ def _classed(text: object) -> tuple[int, ...]:
     """Parse the JSON: class -> CPUs, `0,1,2`. The empty class (balloons without a class) sets nothing and
     leaves what an earlier class has set. If it is the only one, there was no earlier class."""
     try:
-        assigned = _mapping(parse_json(text)) if isinstance(text, str) else {}
+        assigned = mapping_at(parse_json(text)) if isinstance(text, str) else {}
     except ValueError:
         return ()
     lists = [cpus.split(",") for cpus in assigned.values() if isinstance(cpus, str)] if any(assigned) else []
@@ -129,7 +127,7 @@ def _is_readable(found: object) -> bool:
     """Whether a start of cri-resmgr accepts this snapshot. A null pod or container makes it panic."""
     if not (isinstance(found, dict) and found.get("Version") and _fits(found, _SNAPSHOT)):
         return False
-    return all(None not in _mapping(found.get(name)).values() for name in ("Pods", "Containers"))
+    return all(None not in mapping_at(found, name).values() for name in ("Pods", "Containers"))
 
 
 def _fits(found: object, shape: _Shape) -> bool:
@@ -143,21 +141,19 @@ def _fits(found: object, shape: _Shape) -> bool:
     )
 
 
-def _containers(containers: object, pods: Mapping[str, object]) -> Iterator[tuple[str, CachedContainer]]:
+def _containers(found: object) -> Iterator[tuple[str, CachedContainer]]:
     """By the runtime's ID; the cache uses keys of its own."""
-    for entry in map(_mapping, _mapping(containers).values()):
-        requests = _mapping(_mapping(entry.get("Resources")).get("requests"))
-        given = _mapping(entry.get("LinuxReq"))
-        cpus = given.get("cpuset_cpus")
-        pod = _mapping(pods.get(str(entry.get("PodID"))))
-        nano = nano_of(requests.get("cpu"))
+    for entry in mapping_at(found, "Containers").values():
+        given = mapping_at(entry, "LinuxReq")
+        pod = mapping_at(found, "Pods", str(entry.get("PodID")))
+        nano = nano_of(mapping_at(entry, "Resources", "requests").get("cpu"))
         yield (
             str(entry.get("Id") or entry.get("ID")),
             CachedContainer(
                 request=None if nano is None else -(-nano // 10**6),
                 annotated=bool(pod.get("Resources")),
                 shares=(nano * 1024 + 5 * 10**8) // 10**9 if nano and nano % 10**6 else 0,
-                cpus=cpus if isinstance(cpus, str) else "",
+                cpus=text_at(given, "cpuset_cpus"),
                 weighed=bool(given.get("cpu_shares")),
                 guaranteed=_is_guaranteed(pod.get("CgroupParent")),
                 title=_title(pod.get("Namespace"), pod.get("Name"), entry.get("Name")),
@@ -186,10 +182,6 @@ def nano_of(quantity: object) -> int | None:
     """Parse a CPU quantity as Kubernetes writes it: whole CPUs, or `m`, `u`, `n`. None for anything else."""
     found = _QUANTITY.fullmatch(quantity) if isinstance(quantity, str) else None
     return int(found[1]) * _NANO[found[2]] if found else None
-
-
-def _mapping(value: object) -> Mapping[str, Any]:
-    return value if isinstance(value, dict) else {}
 
 
 # How the fatal lines of cri-resmgr begin: from its own logger (in the journal, and elsewhere), the Go runtime
