@@ -10,7 +10,7 @@ from __future__ import annotations
 import errno
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, TypeVar
@@ -25,7 +25,7 @@ from installer.host.version_call import answers_version
 from installer.model.containers import Asked, CgroupState, CpuResources, parse_requests
 from installer.model.controls import THROTTLES, WEIGHTS
 from installer.model.host import RunningContainer, UnstartedContainer
-from installer.model.jsontext import mapping_at, parse_json
+from installer.model.jsontext import items_at, mapping_at, parse_json
 from installer.model.limits import ANSWER_SECONDS
 from installer.model.paths import ALLOCATED_PODS, normalise_endpoint
 
@@ -119,16 +119,15 @@ def _of_spec(info: Mapping[str, Any]) -> Mapping[str, int | str] | None:
 
 def _created_io(spec: Mapping[str, Any]) -> dict[str, dict[str, str]]:
     """`created_io` of RunningContainer, from `blockIO` of the OCI runtime specification."""
-    found = {file: _devices(spec.get(name), "rate") for file, name in THROTTLES.items()}
+    found = {file: _devices(items_at(spec, name), "rate") for file, name in THROTTLES.items()}
     for file in WEIGHTS:
-        found[f"{file}_device"] = _devices(spec.get("weightDevice"), "weight")
+        found[f"{file}_device"] = _devices(items_at(spec, "weightDevice"), "weight")
         found[file] = {"": str(spec["weight"])} if spec.get("weight") else {}
     return {file: devices for file, devices in found.items() if devices}
 
 
-def _devices(entries: object, what: str) -> dict[str, str]:
-    found = (entry for entry in (entries if isinstance(entries, list) else ()) if isinstance(entry, dict))
-    return {f"{entry.get('major')}:{entry.get('minor')}": str(entry.get(what)) for entry in found}
+def _devices(entries: Iterable[Mapping[str, Any]], what: str) -> dict[str, str]:
+    return {f"{entry.get('major')}:{entry.get('minor')}": str(entry.get(what)) for entry in entries}
 
 
 def _created(found: Mapping[str, Any]) -> CpuResources | None:
@@ -255,7 +254,7 @@ class SocketCri:
             with self._files.opened(path) as place:
                 if not place.is_socket():
                     raise FileNotFoundError
-                with _connected(str(place)) as channel:
+                with _connect(str(place)) as channel:
                     yield _caller(channel, timeout, renewed=renewed)
         except (FileNotFoundError, NotADirectoryError):
             where = f"{str(self._files.root).rstrip('/')}{path}"
@@ -273,9 +272,9 @@ class SocketCri:
 
 def _unstarted(listed: Fields) -> UnstartedContainer:
     labels, name = mapping(listed, 8), text(message(listed, 3), 1)
-    words = (labels.get("io.kubernetes.pod.namespace"), labels.get("io.kubernetes.pod.name"), name)
+    words = (labels.get(f"{_LABEL}namespace"), labels.get(f"{_LABEL}name"), name)
     title = "/".join(filter(None, words)) or text(listed, 1)
-    return UnstartedContainer(text(listed, 1), labels.get("io.kubernetes.pod.uid", ""), name, title)
+    return UnstartedContainer(text(listed, 1), labels.get(f"{_LABEL}uid", ""), name, title)
 
 
 def _container(call: Call, listed: Fields, cgroups: Cgroups) -> RunningContainer | None:
@@ -311,8 +310,8 @@ def _side_by_side(
         raise OSError(errno.EAGAIN, "cannot start a thread") from error
 
 
-@contextmanager
-def _connected(socket: str) -> Iterator[Any]:
+def _connect(socket: str) -> Any:
+    """A channel of grpcio, to be closed by `with`."""
     for key, value in _QUIET.items():
         os.environ.setdefault(key, value)
     import grpc
@@ -322,11 +321,7 @@ def _connected(socket: str) -> Iterator[Any]:
         ("grpc.default_authority", "localhost"),
         ("grpc.max_receive_message_length", _LONGEST_ANSWER),
     )
-    channel = grpc.insecure_channel(f"unix:{quote(socket)}", options)
-    try:
-        yield channel
-    finally:
-        channel.close()
+    return grpc.insecure_channel(f"unix:{quote(socket)}", options)
 
 
 def _caller(channel: Any, timeout: float, *, renewed: bool) -> Call:
