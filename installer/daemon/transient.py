@@ -73,10 +73,7 @@ class TransientService:
         `start`."""
         if self.exit_code() is not None:
             return False
-        manager = self._bus.manager
-        self._bus.call(
-            f"systemctl show {self.name}", lambda: manager.RefUnit(self.name, timeout=CALL_SECONDS)
-        )
+        self._bus.ask(f"systemctl show {self.name}", "RefUnit", self.name)
         return True
 
     def exit_code(self) -> int | None:
@@ -104,11 +101,8 @@ class TransientService:
     def kill(self, number: int) -> None:
         """Send the signal to its program; SIGKILL to all of its processes."""
         whom = "all" if number == signal.SIGKILL else "main"
-        manager = self._bus.manager
-        self._bus.call(
-            f"systemctl kill --kill-whom={whom} --signal={number} {self.name}",
-            lambda: manager.KillUnit(self.name, whom, number, timeout=CALL_SECONDS),
-        )
+        what = f"systemctl kill --kill-whom={whom} --signal={number} {self.name}"
+        self._bus.ask(what, "KillUnit", self.name, whom, number)
 
     def watch(self, changed: Callable[[], None]) -> Callable[[], None]:
         """The default main loop calls `changed` when something changes. Return what ends that."""
@@ -117,5 +111,4 @@ class TransientService:
     def release(self) -> None:
         """Let systemd forget how it has ended. Raises nothing."""
         with contextlib.suppress(InstallerError, OSError):
-            manager = self._bus.manager
-            self._bus.call("", lambda: manager.UnrefUnit(self.name, timeout=CALL_SECONDS))
+            self._bus.ask(f"release {self.name}", "UnrefUnit", self.name)

@@ -105,7 +105,14 @@ class BusSystemd:
     def detail(self, name: str) -> UnitDetail:
         path = self._load(name)
         try:
-            return self._detail(path)
+            return UnitDetail(
+                exec_start=_exec_lines(self._get(path, "ExecStart")),
+                exec_start_pre=_exec_lines(self._get(path, "ExecStartPre")),
+                environment_files=tuple(
+                    (file, optional) for file, optional in self._get(path, "EnvironmentFiles")
+                ),
+                timeout_start_usec=self._get(path, "TimeoutStartUSec"),
+            )
         except SystemdError as error:
             if error.name != _UNPRINTABLE:
                 raise
@@ -113,16 +120,6 @@ class BusSystemd:
                 f"systemd cannot say what {name} runs: its command lines contain bytes that are not UTF-8",
                 "write the characters themselves in its unit files, not escapes like \\xe9",
             ) from error
-
-    def _detail(self, path: str) -> UnitDetail:
-        return UnitDetail(
-            exec_start=_exec_lines(self._get(path, "ExecStart")),
-            exec_start_pre=_exec_lines(self._get(path, "ExecStartPre")),
-            environment_files=tuple(
-                (path, optional) for path, optional in self._get(path, "EnvironmentFiles")
-            ),
-            timeout_start_usec=self._get(path, "TimeoutStartUSec"),
-        )
 
     def _load(self, name: str) -> str:
         """The object path of a unit, loaded if necessary. A unit that does not exist has a path as well."""
