@@ -106,6 +106,11 @@ def test_the_disk_outlives_a_reboot_and_run_does_not(host: ThrowawayHost) -> Non
     assert not (host.root / "run/gone").exists()
 
 
+def test_a_host_that_does_not_shut_down_says_what_still_runs() -> None:
+    with ThrowawayHost() as host, pytest.raises(HostError, match="/lib/systemd/systemd"):
+        host.poweroff(timeout=0.0)
+
+
 def test_the_disk_outlives_a_power_cut(host: ThrowawayHost) -> None:
     write(host.root / "etc/kept", "kept")
     host.kill()

@@ -136,14 +136,16 @@ class ThrowawayHost:
             self._wait_running(deadline)
 
     def poweroff(self, timeout: float = 120.0) -> None:
-        """Shuts it down in order. Raises HostError when it takes longer than `timeout`."""
+        """Shuts it down in order. Raises HostError, naming what still runs, when it takes longer than
+        `timeout`."""
         # As `systemctl poweroff`, but logind, and with it the bus, are not asked.
         mode = ("--no-block", "--job-mode=replace-irreversibly")
         self.systemctl("start", "poweroff.target", *mode, check=False)
         deadline = time.monotonic() + timeout
         while self._ask("alive")["alive"]:
             if time.monotonic() > deadline:
-                raise HostError(f"{self.name} did not shut down within {timeout} s:\n{self.console()}")
+                said = "\n".join([self.console(), *_describe_below(self._nspawn or 0)])
+                raise HostError(f"{self.name} did not shut down within {timeout} s:\n{said}")
             time.sleep(0.01)
         self.kill()
 
@@ -290,6 +292,18 @@ def _children(pid: int) -> list[int]:
         return [int(p) for p in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
     except OSError:
         return []
+
+
+def _describe_below(pid: int) -> list[str]:
+    """Each process below it, and where in the kernel it waits."""
+    said = []
+    for child in _children(pid):
+        with contextlib.suppress(OSError):
+            process = Path(f"/proc/{child}")
+            words = (process / "cmdline").read_bytes().decode("utf-8", "replace").split("\0")
+            said.append(f"{child} {' '.join(words)[:120]}: {(process / 'wchan').read_text()}")
+        said += _describe_below(child)
+    return said
 
 
 def _parents(pid: int) -> tuple[int, ...]:
