@@ -128,8 +128,8 @@ def _read(host: Host, settings: Settings, record: Record, seconds: float) -> Hos
         kubelet=replace(kubelet, healthy=healthy, foreign_healthz=health is Health.FOREIGN),
         pause=_read_pause(host.files),
         files={path: host.files.state(path, record.known_digest) for path in _paths(settings, record)},
-        composed=any(host.files.state(path).exists for path in (paths.KUBELET_COMPOSED, paths.KUBELET_USED)),
-        leftovers=tuple(path for path in dict.fromkeys(state) if host.files.state(path).exists),
+        composed=any(_exists(host.files, path) for path in (paths.KUBELET_COMPOSED, paths.KUBELET_USED)),
+        leftovers=tuple(path for path in dict.fromkeys(state) if _exists(host.files, path)),
         cache=cache,
     )
 
@@ -218,6 +218,13 @@ def _paths(settings: Settings, record: Record) -> list[str]:
     return sorted({*paths.OUR_FILES, drop_in, *record.going(Goes.BACK), *kept})
 
 
+def _exists(files: Files, path: str) -> bool:
+    try:
+        return files.status(path) is not None
+    except UnservableHostError:  # a link leads out of the host root, so none of our files can be there
+        return False
+
+
 def _read_hold(files: Files, path: str) -> bytes | None:
     """Anything at the path of a hold holds, as for the guard, to which a broken disk shows none either."""
     with suppress(OSError, UnservableHostError):
@@ -227,7 +234,7 @@ def _read_hold(files: Files, path: str) -> bytes | None:
 
 def _read_pause(files: Files) -> str:
     """Why the node is paused; empty if it is not. Anything at the path of the pause file pauses."""
-    file = _read_small(files, PAUSE_FILE) if files.state(PAUSE_FILE).exists else None
+    file = _read_small(files, PAUSE_FILE) if _exists(files, PAUSE_FILE) else None
     return why_paused(file, _read_small(files, CLUSTER_MEMORY, _MEMORY))
 
 
@@ -294,7 +301,7 @@ def _services(host: Host) -> tuple[str, ...]:
     found = [
         service
         for service in _SERVICES_THAT_MATTER
-        if any(host.files.state(f"{directory}/{service}").exists for directory in paths.UNIT_DIRECTORIES)
+        if any(_exists(host.files, f"{directory}/{service}") for directory in paths.UNIT_DIRECTORIES)
     ]
     if any(_BOTTLEROCKET.search(text.text) for text in _texts(host.files, ("/etc/os-release",))):
         found.append("bottlerocket")
