@@ -250,7 +250,8 @@ def unwritable(place: str, *, programs: bool = False) -> Unwritable | None:
     """Why nothing can be created in the directory `place`, or no `programs` can run there; None if they can.
     Of a file, whether it can be replaced and deleted."""
     if not os.path.isdir(place):
-        return Unwritable.IMMUTABLE if _immutable(place) else Unwritable.NO_DIRECTORY
+        fixed = os.path.isfile(place) and _immutable(place)
+        return Unwritable.IMMUTABLE if fixed else Unwritable.NO_DIRECTORY
     flags = os.statvfs(place).f_flag
     if flags & os.ST_RDONLY:
         return Unwritable.READ_ONLY
@@ -266,7 +267,7 @@ def _immutable(place: str) -> bool:
     import fcntl
 
     flags = array.array("l", [0])
-    descriptor = os.open(place, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    descriptor = os.open(place, os.O_RDONLY | os.O_CLOEXEC)
     try:
         fcntl.ioctl(descriptor, _FS_IOC_GETFLAGS, flags)
     except OSError:  # a file system without such flags

@@ -357,6 +357,8 @@ def test_space_and_permission_are_asked_of_the_nearest_parent(files: RootedFiles
     assert files.unwritable("/etc/not/yet/there") is None
     write(files, "/etc/x", b"")
     assert files.unwritable("/etc/x/y") is Unwritable.NO_DIRECTORY
+    os.mknod(files.root / "etc/s", stat.S_IFSOCK)  # which cannot be opened
+    assert files.unwritable("/etc/s/y") is Unwritable.NO_DIRECTORY
 
 
 def test_a_read_only_mount_says_so() -> None:
