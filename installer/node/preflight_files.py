@@ -14,7 +14,7 @@ from installer.model.host import Probe
 from installer.model.plan import Changes, Finding, Verb, refusal
 
 _MIB = 1 << 20
-_REMEDY_IMMUTABLE = "find out why it is immutable, then `chattr -i` it; or "
+_REMEDY_IMMUTABLE = "find out why it is immutable, then `chattr -i` it"
 _RUN_NEEDED = 16 * _MIB  # systemd's own margin (RELOAD_DISK_SPACE_NEEDED)
 _RESERVE = 8 * _MIB  # bytes for all our files but the binary
 
@@ -40,11 +40,12 @@ def check_deletions(probe: Probe, changes: Changes) -> Iterable[Finding]:
     places = {place for change in changes.files for place in (change.path, posixpath.dirname(change.path))}
     for place, why in sorted(probe.unwritable.items()):
         if place in places and why != Unwritable.NOEXEC:
+            remedy = _REMEDY_IMMUTABLE if why == Unwritable.IMMUTABLE else "make it writable"
             yield refusal(
                 "directory-not-writable",
                 f"{place} is not writable: {why}",
-                f"make it writable; meanwhile `touch {paths.HOLDS[1]} && systemctl restart kubelet` takes "
-                "kubelet off the proxy until the next boot",
+                f"{remedy}; meanwhile `touch {paths.HOLDS[1]} && systemctl restart kubelet` takes kubelet "
+                "off the proxy until the next boot",
             )
 
 
@@ -71,7 +72,7 @@ def _check_directories(probe: Probe) -> Iterable[Finding]:
         yield refusal(
             "unit-directory-read-only" if unit_directory else "directory-not-writable",
             f"{directory} is not writable: {why}",
-            f"{_REMEDY_IMMUTABLE if why == Unwritable.IMMUTABLE else ''}"
+            (f"{_REMEDY_IMMUTABLE}; or " if why == Unwritable.IMMUTABLE else "")
             + (
                 "set kubelet.dropInDirectory to a writable unit directory, or mount the host's "
                 "root read-write"

@@ -188,6 +188,7 @@ def test_a_removal_that_could_not_delete_a_file_is_refused(node: Node) -> None:
         with untouched(node.host):
             refused = node.run("remove", code=4).err
             assert f"{FALLBACK} is not writable: it is immutable (chattr +i)" in refused
+            assert "`chattr -i` it; meanwhile" in refused
             node.run("install")  # which has nothing to do there
             node.fallback(REAL_POLICY)
             assert FALLBACK in node.run("install", code=4).err
