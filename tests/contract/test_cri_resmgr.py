@@ -69,9 +69,15 @@ class Proxy:
 
     @property
     def times(self) -> tuple[float, float]:
-        """When the relay's socket was made and when the pid file was written, by the host's clock."""
-        socket, pid_file = (self.host.root / path for path in (SOCKET, PID_FILE[1:]))
-        return socket.stat().st_mtime, pid_file.stat().st_mtime
+        """When the relay's socket was made and when the pid file was written, by the host's clock; 0 while
+        there is none: a start replaces them."""
+        return self._made_at(SOCKET), self._made_at(PID_FILE[1:])
+
+    def _made_at(self, path: str) -> float:
+        try:
+            return (self.host.root / path).stat().st_mtime
+        except FileNotFoundError:
+            return 0.0
 
     @property
     def said(self) -> str:
