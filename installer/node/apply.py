@@ -255,8 +255,10 @@ class _Worker:
         )
 
     def _await_job(self, step: Step, verb: str, job: Callable[[], str]) -> None:
-        """A unit that is still stopping at the deadline says nothing about what was to be started. Only
-        somebody else who stops or starts it meanwhile cancels a job."""
+        """Run a job of systemd to its end. A unit that is still stopping at the deadline says nothing about
+        what was to be started. A canceled job means that somebody else stopped or started the unit.
+
+        Raises SystemdError, StepFailedError."""
         try:
             result = job()
         except SystemdError as error:

@@ -55,7 +55,7 @@ def reconcile(request: Request, host: Host, emit: Emit) -> bool:
 
             after = carry_out(assessment, inputs, run)
         _warn_unlabelled(run)
-        _warn_of_health(after, bool(plan.steps), emit)
+        _warn_of_health(assessment, after, emit)
         unplaced = tuple(check_placed(after))
         if plan.steps:
             emit_warnings(unplaced, emit)
@@ -115,10 +115,11 @@ def _warn_unlabelled(run: Run) -> None:
         run.emit(Event("warning", message, {"code": "selinux-label", "hint": hint, "files": unlabelled}))
 
 
-def _warn_of_health(after: HostSnapshot, changed: bool, emit: Emit) -> None:
+def _warn_of_health(assessment: Assessment, after: HostSnapshot, emit: Emit) -> None:
     unit = after.kubelet.unit.name
-    if changed and after.kubelet.unwell:  # a run that has made it ill fails
-        message = f"{unit} is not healthy, nor was it before this run"
+    if assessment.plan.steps and after.kubelet.unwell:
+        before = ", nor was it before this run" if assessment.snapshot.kubelet.unwell else ""
+        message = f"{unit} is not healthy{before}"
         hint = f"`journalctl -u {unit} -n 50` says why, unless its healthz is elsewhere"
         emit(Event("warning", message, {"code": "kubelet-unhealthy", "hint": hint}))
     if after.kubelet.foreign_healthz:
