@@ -111,6 +111,14 @@ def test_a_host_that_does_not_shut_down_says_what_still_runs() -> None:
         host.poweroff(timeout=0.0)
 
 
+def test_a_host_shuts_down_while_it_is_looked_into() -> None:
+    with ThrowawayHost() as host, ThreadPoolExecutor() as pool:
+        looks = [pool.submit(host.run, "sleep", "infinity", check=False) for _ in range(4)]
+        host.run("sh", "-c", "until [ $(pgrep -c sleep) = 4 ]; do :; done")
+        host.poweroff()
+        assert all(look.result().returncode for look in looks)
+
+
 def test_the_disk_outlives_a_power_cut(host: ThrowawayHost) -> None:
     write(host.root / "etc/kept", "kept")
     host.kill()
