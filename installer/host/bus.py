@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 from installer.errors import SystemdError, UnservableHostError
 from installer.host.files import RootedFiles
+from installer.model.limits import RELOAD
 from installer.model.paths import SYSTEM_BUS
 
 SYSTEMD = "org.freedesktop.systemd1"
@@ -94,7 +95,8 @@ class SystemBus:
         self._away = False  # it did not answer the last time: the next wait is shorter
         self._listened: tuple[Any, tuple[str, ...]] = (None, ())
         self.job_results: dict[str, str] = {}
-        self.reloading: bool | None = None
+        self.reloading: bool | None = None  # as last announced
+        self._announced = 0.0
 
     # -- connecting -------------------------------------------------------------
 
@@ -207,7 +209,7 @@ class SystemBus:
     def close(self) -> None:
         """Close the connection, if any. The next use opens another."""
         bus, self._bus = self._bus, None
-        self._manager, self._units, self._subscribed = None, {}, False
+        self._manager, self._units, self._subscribed, self.reloading = None, {}, False, None
         if bus is not None:
             _hang_up(bus)
 
@@ -230,13 +232,13 @@ class SystemBus:
 
     def read(self, what: str, function: Callable[[], _T], seconds: float = READ_SECONDS) -> _T:
         """Call something that only reads, and repeat it for a while if the reply is lost because systemd
-        reloads."""
+        reloads. After `subscribe`: for as long as a reload may take that systemd has announced."""
         deadline = time.monotonic() + (min(seconds, AWAY_SECONDS) if self._away else seconds)
         while True:
             try:
                 return self.call(what, function)
             except SystemdError as error:
-                if not error.lost or time.monotonic() > deadline:
+                if not error.lost or time.monotonic() > max(deadline, self._reloaded_by()):
                     raise
                 time.sleep(0.05)
 
@@ -326,7 +328,13 @@ class SystemBus:
         self.job_results[job] = result
 
     def _on_reloading(self, active: bool) -> None:
-        self.reloading = active
+        self.reloading, self._announced = active, time.monotonic()
+
+    def _reloaded_by(self) -> float:
+        """When the reload that systemd has announced should be over. 0: by now, or none is known."""
+        while self._subscribed and self._context.iteration(False):
+            pass
+        return self._announced + RELOAD if self.reloading else 0.0
 
     def wait(self, arrived: Callable[[], bool], deadline: float) -> bool:
         """Handle signals until `arrived()` (True), or until time.monotonic() passes `deadline` (False).

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from installer.inputs.settings import Settings
-from installer.model.plan import JOB_SLACK, PROXY_SETTLE, RELOAD
+from installer.model.limits import JOB_SLACK, PROXY_SETTLE, RELOAD
 
 _ROLLBACK = 30  # R8: the attempt and its rollback while kubelet hangs on the relay
 _BEGIN = 60  # until the first pass: the container's start, the API server, the host's lock

@@ -9,6 +9,14 @@ ANSWER_SECONDS = 5.0
 listener refuses at once."""
 HURRIED_SECONDS = 1.0
 """The same while kubelet may be hanging and needs help soon."""
+JOB_SLACK = 30.0
+"""How long a systemd job may take beyond the limits of its unit."""
+RELOAD = 180.0
+"""How long a daemon-reload may take, ours or anybody's: as long as systemctl waits (DAEMON_RELOAD_TIMEOUT_SEC
+in systemd), twice what a generator may take. Giving up sooner gains nothing: until it is done, systemd does
+nothing else, neither another reload nor the restarts of a rollback."""
+PROXY_SETTLE = 2.0
+"""How long a started proxy has to stay up. One that crashes does so early."""
 
 
 def answer_seconds(left: float) -> float:

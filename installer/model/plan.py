@@ -172,18 +172,6 @@ class Desired:
         return sha256_hex(lines.encode())[:_LENGTH] if lines else ""
 
 
-JOB_SLACK = 30.0
-"""Seconds that a systemd job may take beyond the limits of its unit."""
-
-RELOAD = 180.0
-"""Seconds that a daemon-reload may take: as long as systemctl waits (DAEMON_RELOAD_TIMEOUT_SEC in systemd),
-twice what a generator may take. Giving up sooner gains nothing: until it is done, systemd does nothing else,
-neither the reload nor the restarts of a rollback."""
-
-PROXY_SETTLE = 2.0
-"""Seconds that a started proxy has to stay up. One that crashes does so early."""
-
-
 class StepKind(StrEnum):
     WRITE = "write"
     DELETE = "delete"

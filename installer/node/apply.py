@@ -27,8 +27,8 @@ from installer.host.ports import Host
 from installer.model import paths
 from installer.model.event import KUBELET_RESTART, Emit, Event
 from installer.model.host import Part, RunningContainer, UnitState
-from installer.model.limits import Limits, answer_seconds
-from installer.model.plan import JOB_SLACK, PROXY_SETTLE, RELOAD, Plan, Step, StepKind
+from installer.model.limits import JOB_SLACK, PROXY_SETTLE, RELOAD, Limits, answer_seconds
+from installer.model.plan import Plan, Step, StepKind
 from installer.node.adoption import (
     adopt,
     announce_start,

@@ -9,8 +9,8 @@ from installer.host.ports import Host
 from installer.model import paths
 from installer.model.event import Emit, Event
 from installer.model.host import Health, UnitState
-from installer.model.limits import Limits
-from installer.model.plan import PROXY_SETTLE, Plan, Step, StepKind
+from installer.model.limits import PROXY_SETTLE, Limits
+from installer.model.plan import Plan, Step, StepKind
 from installer.node.adoption import find_leftovers
 from installer.node.kubelet_endpoint import is_behind_shell
 from installer.node.kubelet_strategy import effective

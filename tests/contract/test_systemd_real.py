@@ -67,29 +67,54 @@ def test_somebody_elses_reloads_lose_nothing(
     assert len(pids) > 1
 
 
-@rule("R9")
-def test_a_daemon_reload_has_a_deadline_and_goes_on_after_it(
-    systemd: BusSystemd, throwaway: ThrowawayHost
-) -> None:
-    """What is asked for next waits until systemd is done: a generator holds all of it up."""
+@pytest.fixture
+def over(systemd: BusSystemd, throwaway: ThrowawayHost) -> Iterator[Path]:
+    """Until this file exists, a generator holds up every reload of systemd, and all else that systemd does.
+    `contract-began` beside it says that one has begun."""
     generator = "/run/systemd/system-generators/contract-slow"
     over = throwaway.root / "run/contract-over"
     files = RootedFiles(throwaway.root)
     files.make_directory(str(Path(generator).parent))
-    files.write(generator, b"#!/bin/sh\nuntil [ -e /run/contract-over ]; do sleep 0.05; done\n", 0o755)
+    script = "touch /run/contract-began; until [ -e /run/contract-over ]; do sleep 0.05; done"
+    files.write(generator, f"#!/bin/sh\n{script}\n".encode(), 0o755)
+    yield over
+    over.touch()
+    systemd.daemon_reload(timeout=60)
+    files.remove(generator)
+    files.remove_empty_directory(str(Path(generator).parent))
+    over.unlink()
+    over.with_name("contract-began").unlink()
+
+
+@rule("R9")
+def test_a_daemon_reload_has_a_deadline_and_goes_on_after_it(systemd: BusSystemd, over: Path) -> None:
+    """What is asked for next waits until systemd is done."""
+    with pytest.raises(SystemdError) as caught:
+        systemd.daemon_reload(timeout=0.5)
+    assert (caught.value.name, caught.value.message) == (TIMEOUT, "daemon-reload: not done after 0.5 s")
+    over.touch()
+    systemd.daemon_reload(timeout=60)
+    assert systemd.restart(UNIT, timeout=60) == "done"
+
+
+def test_a_read_outlasts_a_slow_reload_that_systemd_has_announced(
+    systemd: BusSystemd, throwaway: ThrowawayHost, over: Path
+) -> None:
+    assert systemd.restart(UNIT, timeout=60) == "done"  # which subscribes
+    threads = [
+        threading.Thread(target=throwaway.systemctl, args=["daemon-reload"]),
+        threading.Timer(READ_SECONDS + 2, over.touch),
+    ]
+    for thread in threads:
+        thread.start()
     try:
-        with pytest.raises(SystemdError) as caught:
-            systemd.daemon_reload(timeout=0.5)
-        assert (caught.value.name, caught.value.message) == (TIMEOUT, "daemon-reload: not done after 0.5 s")
-        over.touch()
-        systemd.daemon_reload(timeout=60)
-        assert systemd.restart(UNIT, timeout=60) == "done"
+        while not over.with_name("contract-began").exists():
+            time.sleep(0.05)
+        assert systemd.unit(UNIT).running
+        assert over.exists()
     finally:
-        over.touch()
-        systemd.daemon_reload(timeout=60)
-        files.remove(generator)
-        files.remove_empty_directory(str(Path(generator).parent))
-        over.unlink()
+        for thread in threads:
+            thread.join()
 
 
 @rule("R12")
