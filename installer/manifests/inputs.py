@@ -33,6 +33,10 @@ if TYPE_CHECKING:
 _SIZE = 1 << 20  # characters of all configs: the most that an API server accepts of one object
 _POLICIES_SINCE = (1, 30)  # Kubernetes documentation, "Validating Admission Policy"
 _OUR_KEYS = (NAME_LABEL, INSTANCE_LABEL, COMPONENT_LABEL)
+_OF_THE_CHART: dict[tuple[int | str, ...], str] = {
+    ("hooks",): "only the chart has it; leave it out here",
+    ("monitoring",): "only the chart has it; leave it out here, and use --monitoring",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +209,7 @@ def _sentence(detail: ErrorDetails) -> str:
     """Say what is wrong in an operator's words; the types are those of pydantic-core's error list."""
     value, kind = detail["input"], detail["type"]
     if kind == "extra_forbidden":
-        return f"unknown key; {_suggest_key(detail['loc'])}"
+        return _OF_THE_CHART.get(detail["loc"]) or f"unknown key; {_suggest_key(detail['loc'])}"
     if kind == "missing" or value is None:
         return "has no value; leave the key out for its default"
     if kind in ("model_type", "dict_type"):

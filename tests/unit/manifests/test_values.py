@@ -102,6 +102,8 @@ def test_without_an_image_there_is_nothing_to_run(tmp_path: Path) -> None:
         ("images:\n", "images.installer: must be given"),
         ("namespace: cri-resmgr-installer-rollout\n", "namespace: must not be that of the permits"),
         ("name: x\nnamespace: x-rollout\n", "namespace: must not be that of the permits"),
+        ("hooks: {uninstall: false}\n", "hooks: only the chart has it; leave it out here (values.yaml:1)"),
+        ("monitoring: true\n", "monitoring: only the chart has it; leave it out here, and use --monitoring"),
     ],
 )
 def test_bad_yaml_is_no_traceback(tmp_path: Path, values: str, fault: str) -> None:
