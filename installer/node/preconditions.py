@@ -74,7 +74,8 @@ def check_allowed(request: Request, assessment: Assessment) -> None:
     plan, reason = assessment.plan, assessment.snapshot.hold
     ends_hold = any(step.kind is StepKind.CLEAR_HOLD for step in plan.steps)
     if request.unattended and ends_hold and is_operators(reason):
-        hint = f"`cri-resmgr-installer install` by hand ends the hold, or `rm {paths.HOLD}`; {UNTOUCHED}"
+        delete = f"`rm -f {' '.join(paths.HOLDS)}`"
+        hint = f"`cri-resmgr-installer install` by hand ends the hold, or {delete}; {UNTOUCHED}"
         raise KubeletKeptError(f"an operator holds kubelet on its base endpoint: {reason}", hint)
     needs = min(assessment.most_restarts, request.settings.kubelet.restarts_per_hour)
     if needs > request.restarts_left:

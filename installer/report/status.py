@@ -9,7 +9,7 @@ from installer.model.history import NO_PAST, Past
 from installer.model.host import KubeletSnapshot, ProcessState, UnitState
 from installer.model.jsontext import to_camel
 from installer.model.names import Mode
-from installer.model.paths import HOLD
+from installer.model.paths import HOLDS
 from installer.model.plan import Assessment, Desired
 from installer.report.planned import finding_lines, summarise_plan
 from installer.report.terminal import BOLD, GREEN, RED, YELLOW, one_line, paint, pick, wants_color, write_json
@@ -83,8 +83,10 @@ def render_status(assessment: Assessment, past: Past, color: bool = False) -> st
         lines.append(f"compared with {_AS_INSTALLED}")
     if assessment.snapshot.hold:
         reason = one_line(assessment.snapshot.hold)
-        held = f"kubelet is held on its base endpoint from its next start on ({HOLD}): {reason}"
+        held = f"kubelet is held on its base endpoint from its next start on: {reason}"
         lines.append(paint(held, YELLOW, color))
+        end = f"`cri-resmgr-installer install`, or `rm -f {' '.join(HOLDS)}` for kubelet's next start"
+        lines.append(f"    hint: to end the hold: {end}")
     if assessment.remembered_failure:
         reason = one_line(assessment.remembered_failure)
         lines.append(paint(f"this generation failed here and is not retried: {reason}", YELLOW, color))

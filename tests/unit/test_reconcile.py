@@ -554,8 +554,9 @@ def test_nobody_but_a_person_ends_a_persons_hold(held: Node, payload: Path, plac
     held.fake.files.remove(paths.HOLD)
     held.fake.files.make_directory(paths.OUR_RUNTIME)
     held.fake.files.write(place, OPERATORS.encode() + b"\n", 0o644)
-    with pytest.raises(KubeletKeptError, match=OPERATORS):
+    with pytest.raises(KubeletKeptError, match=OPERATORS) as kept:
         install(held, payload, unattended=True)
+    assert place in kept.value.hint
     assert (held.read(place), held.on_relay) == (OPERATORS.encode() + b"\n", False)
     assert install(held, payload)
     assert (held.read(place), held.on_relay) == (None, True)

@@ -215,4 +215,5 @@ def test_status_tells_of_a_hold_and_of_a_remembered_failure() -> None:
     print_status(look, "text", stream)
     assert "held on its base endpoint" in stream.getvalue()
     assert "the proxy \\x1b[2J died" in stream.getvalue()
+    assert all(place in stream.getvalue() for place in paths.HOLDS)
     assert "not retried: 2024-01-01T00:00:00Z: it exits" in stream.getvalue()
