@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import shlex
 from functools import cache
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 import yaml
 
 from installer.cli import main
+from installer.cli.grammar import INTERNAL_VERBS, build_parser
 from installer.daemon.pages import render_page
 from installer.errors import InstallerError
 from installer.inputs.settings import Settings, parse_settings
@@ -42,6 +44,21 @@ QUOTED_OF_OTHERS = (
     "hostPath type check failed",
     'no matches for kind "ValidatingAdmissionPolicy"',
 )
+
+
+def test_every_command_is_explained() -> None:
+    _, verbs = build_parser()
+    explained = re.findall(r"(?m)^\| `([a-z]+)", section("Commands"))
+    assert set(explained) == set(verbs) - set(INTERNAL_VERBS)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=[page.name for page in PAGES])
+def test_every_command_that_is_shown_is_one_that_the_program_takes(page: Path) -> None:
+    parser, _ = build_parser()
+    text = page.read_text().replace("\\\n", " ").replace("<version>", "1")
+    shown = re.findall(r"(?m)^ {4,}(?:cri|cri-resmgr-installer) ((?!\[)[^#|>\n]+)", text)
+    for words in map(shlex.split, shown):
+        assert parser.parse_args(words).command
 
 
 def test_the_settings_shown_are_all_settings_with_their_defaults() -> None:
