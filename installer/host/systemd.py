@@ -93,9 +93,11 @@ class BusSystemd:
     def _enablement(self, name: str) -> str:
         """From the links on disk. The unit's own property dates from the last reload, so it misses the links
         of a run that was killed before its reload."""
-        what, manager = f"systemctl is-enabled {name}", self._bus.manager
         try:
-            state: str = self._bus.read(what, lambda: manager.GetUnitFileState(name, timeout=CALL_SECONDS))
+            state: str = self._bus.read(
+                f"systemctl is-enabled {name}",
+                lambda: self._bus.manager.GetUnitFileState(name, timeout=CALL_SECONDS),
+            )
         except SystemdError as error:
             if error.lost:
                 raise

@@ -8,13 +8,14 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
 from installer.errors import SystemdError, UnservableHostError
-from installer.host.bus import READ_SECONDS, TIMEOUT
+from installer.host.bus import READ_SECONDS, TIMEOUT, SystemBus
 from installer.host.files import RootedFiles
 from installer.host.systemd import BusSystemd
 from tests.lib.rules import rule
@@ -22,6 +23,7 @@ from tests.lib.throwaway.host import ThrowawayHost
 
 UNIT = "contract-sleeper.service"
 FILE = f"/etc/systemd/system/{UNIT}"
+T = TypeVar("T")
 
 
 @pytest.fixture
@@ -204,6 +206,19 @@ def test_a_bus_daemon_that_restarts_is_found_again(systemd: BusSystemd, throwawa
         except (SystemdError, UnservableHostError):
             assert time.monotonic() < deadline
             time.sleep(0.05)
+
+
+def test_each_read_finds_a_bus_daemon_that_has_just_restarted(
+    systemd: BusSystemd, throwaway: ThrowawayHost
+) -> None:
+    class HungUp(SystemBus):
+        def read(self, what: str, function: Callable[[], T], seconds: float = READ_SECONDS) -> T:
+            self.close()  # as a bus daemon does when it ends
+            return super().read(what, function, seconds)
+
+    files = RootedFiles(throwaway.root)
+    systemd.restart(UNIT, timeout=60)
+    assert BusSystemd(files, HungUp(files)).unit(UNIT).running
 
 
 def test_no_bus_below_the_root_is_an_unservable_host(tmp_path: Path) -> None:
