@@ -185,7 +185,8 @@ def _record_findings(facts: Facts, record: Record, status: RecordStatus) -> Iter
     if request.mode is Mode.INSTALL:
         yield from _reduced_findings(facts)
     code, mode = "record-unusable", request.mode
-    if status is RecordStatus.OK or (status is RecordStatus.MISSING and mode is Mode.INSTALL):
+    silent = (RecordStatus.OK, RecordStatus.RENAMED)
+    if status in silent or (status is RecordStatus.MISSING and mode is Mode.INSTALL):
         return
     what = f"the record ({paths.RECORD}) is {status.value}"
     if mode is Mode.REMOVE:

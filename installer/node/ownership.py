@@ -56,16 +56,22 @@ class RecordStore:
         self._files = files
         self.record, self.status = loaded.record, loaded.status
         self._on_disk = loaded.record if loaded.status is RecordStatus.OK else None
+        self._loaded = loaded.record
         # Files at our paths that nothing proves ours; only filled if the record cannot be believed.
         self.unclaimed = loaded.unclaimed
         self._orphans = loaded.orphans  # kept originals that only the lost record could assign
         self._repaired: dict[str, bytes] = {}  # kubelet's files in a new takeover, by digest
 
+    @property
+    def names_another_host(self) -> bool:
+        """Whether the record on the disk has another machine ID or host name than this host."""
+        return self.status in (RecordStatus.RENAMED, RecordStatus.FOREIGN)
+
     def reconstruct(self, drop_ins: Sequence[str], payload_digest: str, everything: bool) -> None:
         """Without a record, claim what is provably ours: files with our header, and the payload's own
-        binary; with `everything`, all files at our paths, also beside a FOREIGN record. `drop_ins`: where
-        our drop-in may be."""
-        if self.status is RecordStatus.OK or (self.status is RecordStatus.FOREIGN and not everything):
+        binary; with `everything`, all files at our paths, also beside a record that names another host.
+        `drop_ins`: where our drop-in may be."""
+        if self.status is RecordStatus.OK or (self.names_another_host and not everything):
             return
         claims, unclaimed = {}, []
         # The same program is not ours if it belongs to another installer.
@@ -94,7 +100,7 @@ class RecordStore:
             unclaimed += map(_set_aside_path, self._orphans)
         # Without a record and a header, nothing was installed here, or the last removal was complete.
         self.unclaimed = tuple(unclaimed) if claims or self.status is not RecordStatus.MISSING else ()
-        known = self.record.owned  # of a FOREIGN record
+        known = self.record.owned  # of a record that names another host
         self.record = replace(self.record, owned={**owned, **claims, **known} if claims else known)
 
     def take_over(self, record: Record, repaired: Iterable[bytes]) -> None:
@@ -121,7 +127,7 @@ class RecordStore:
     def with_damage(self, snapshot: HostSnapshot, *, give_up: bool) -> HostSnapshot:
         """The snapshot with the damaged objects that the record on the disk refers to. `give_up`: a person
         wants the removal without the originals among them."""
-        damaged = damaged_objects(self._on_disk or Record(), snapshot)
+        damaged = damaged_objects(self._loaded, snapshot)
         if give_up:
             self.record = without_lost_originals(self.record, damaged)
         return replace(snapshot, damaged=damaged)

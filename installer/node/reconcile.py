@@ -101,7 +101,7 @@ def _is_to_be_closed(assessment: Assessment, run: Run) -> bool:
     plan, snapshot = assessment.plan, assessment.snapshot
     reduced = any(finding.code == WEIGHT_TAKEN for finding in plan.findings)
     unkept = is_open(run.store.record, plan.desired) or bool(snapshot.damaged)
-    unkept = unkept or (assessment.unchecked and not reduced)
+    unkept = unkept or (assessment.unchecked and not reduced) or run.store.names_another_host
     return plan.mode is Mode.REMOVE or (snapshot.sound and unkept)
 
 

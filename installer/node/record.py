@@ -57,6 +57,7 @@ class RecordStatus(StrEnum):
     OK = "ok"
     CORRUPT = "corrupt"
     FUTURE = "from the future"
+    RENAMED = "from before this machine got its host name"
     FOREIGN = "from another machine"
 
 
@@ -141,8 +142,8 @@ NOTHING_LOADED = LoadedRecord(Record(), RecordStatus.MISSING)
 def load_record(files: Files, machine_id: str, hostname: str) -> LoadedRecord:
     """The host's record, and whether it can be believed.
 
-    Of a FOREIGN one (a cloned disk, or a renamed machine), those claims are kept whose path is provably still
-    ours. Of any other that is not OK, nothing is kept.
+    On a machine with another ID or host name (a cloned disk, a renamed machine), the files prove what is kept
+    of it. Of any other record that is not OK, nothing is kept.
     """
     raw = files.read(paths.RECORD, _RECORD_LIMIT)
     nothing = Record(machine_id=machine_id, hostname=hostname)
@@ -196,17 +197,33 @@ def _is_sensible(record: Record) -> bool:
 
 
 def _recheck(record: Record, files: Files, machine_id: str, hostname: str) -> LoadedRecord:
+    """If one file is as we wrote it, this is the disk of the installation: what was good here is good, and a
+    claimed file that is missing was deleted here."""
     states = {path: files.state(path) for path in record.claims}
-    others = {path: claim for path, claim in record.claims.items() if not _is_still_ours(states[path], claim)}
-    ours = {path: owned for path, owned in record.owned.items() if path not in others}
+    # The program alone may be another installer's.
+    proven = any(
+        path != paths.BINARY and states[path].digest in claim.wrote and states[path] != claim.before
+        for path, claim in record.claims.items()
+    )
+    others = {
+        path: claim
+        for path, claim in record.claims.items()
+        if not _is_still_ours(states[path], claim) and (states[path].exists or not proven)
+    }
     renamed = record.machine_id == machine_id
-    controls = record.controls if renamed else {}
-    rechecked = Record(machine_id=machine_id, hostname=hostname, owned=ours, controls=controls)
+    rechecked = replace(
+        record if renamed else replace(record, controls={}, failed={}, digests={}),
+        schema=SCHEMA,
+        machine_id=machine_id,
+        hostname=hostname,
+        owned={path: owned for path, owned in record.owned.items() if path not in others},
+        good=record.good if proven else None,
+    )
     kept = objects_of(rechecked)
     dropped = (claim.before.digest for claim in others.values())
     return LoadedRecord(
         rechecked,
-        RecordStatus.FOREIGN,
+        RecordStatus.RENAMED if renamed else RecordStatus.FOREIGN,
         tuple(dict.fromkeys(digest for digest in dropped if digest and digest not in kept)),
         tuple(path for path, claim in others.items() if states[path] not in (ABSENT, claim.before)),
     )

@@ -196,7 +196,7 @@ def test_on_a_renamed_machine_only_what_is_certainly_ours_stays_ours(
 
     loaded = read(Record(machine_id="m", hostname="old name", owned={path: claim}))
 
-    assert loaded.status is RecordStatus.FOREIGN
+    assert loaded.status is RecordStatus.RENAMED
     assert list(loaded.record.owned) == ([path] if believed else [])
     assert loaded.orphans == (() if believed else (original,))
     assert loaded.unclaimed == (() if believed or found == "absent" else (path,))
