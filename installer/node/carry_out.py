@@ -6,6 +6,8 @@ first write: a change may delete the program's own files, and the rollback needs
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from installer.errors import (
     InterruptedRunError,
     KubeletKeptError,
@@ -20,11 +22,12 @@ from installer.model.fleet import PlannedWork
 from installer.model.host import HostSnapshot
 from installer.model.names import Mode
 from installer.model.plan import Assessment, Plan, StepKind
-from installer.node.converge import converge, limits_of
+from installer.node.converge import converge, emit_kept, limits_of
 from installer.node.failure_report import capture, diagnose
 from installer.node.history import describe_end, entry_of, write_entry
+from installer.node.ownership import RecordStore
 from installer.node.preconditions import check_allowed, stop_without_permit
-from installer.node.record import takes_over
+from installer.node.record import RecordStatus, takes_over
 from installer.node.rollback import roll_back
 from installer.node.run import Progress, Run
 
@@ -39,7 +42,7 @@ def carry_out(assessment: Assessment, inputs: Inputs, run: Run) -> HostSnapshot:
         after = _converge_or_roll_back(assessment, inputs.request, run)
         _warn_unmaintained(assessment, run)
     if plan.mode is Mode.REMOVE:
-        _finish_removal(assessment, run)
+        _finish_removal(assessment, run, inputs.request)
     else:
         _close_installed(plan, after, run, str(inputs.payload.source) if inputs.payload else "")
     return after
@@ -91,20 +94,20 @@ def _close_installed(plan: Plan, after: HostSnapshot, run: Run, payload_file: st
     """Record the verified generation as the good one. If the disk refuses the record, the installation stays,
     and the next run completes the record. `payload_file`: where its program came from."""
     try:
-        run.store.close_installed(plan.desired, after, payload_file)
+        emit_kept(run.store.close_installed(plan.desired, after, payload_file), run)
     except OSError as error:
         failure = failed_on_disk("installed, but the record is not complete", error)
         hint = f"{failure.hint}; the next run completes it"
         run.emit(Event("warning", failure.message, {"code": "record-open", "hint": hint}))
 
 
-def _finish_removal(assessment: Assessment, run: Run) -> None:
+def _finish_removal(assessment: Assessment, run: Run, request: Request) -> None:
     """Delete the last of our files, and report what stays and why."""
     store, probe = run.store, assessment.snapshot.probe
     given_back = any(step.kind is StepKind.RESET_PINNING for step in assessment.plan.steps)
     kept = probe.containers if probe and not given_back else ()
     try:
-        store.close_removed()
+        emit_kept(store.close_removed(), run)
     except OSError as error:
         failure = failed_on_disk("removed, but our own record could not be deleted", error)
         hint = f"kubelet is on its base endpoint. {failure.hint}; then `cri-resmgr-installer remove` again"
@@ -113,10 +116,27 @@ def _finish_removal(assessment: Assessment, run: Run) -> None:
         if container.pinned:
             message = f"still pinned to its CPUs until it is recreated: {container.title}"
             run.emit(Event("pinned", message, {"id": container.id}))
-    if store.unclaimed:
-        raise UnservableHostError(
-            f"the record is {store.status.value}, and nothing proves that these files are ours:\n"
-            + "\n".join(f"  {path}" for path in store.unclaimed),
-            "everything else was removed and kubelet is on its base endpoint; "
-            "`cri-resmgr-installer remove --without-record` deletes these too",
-        )
+    kept_aside = store.set_aside() if assessment.plan.steps else ()
+    if kept_aside:
+        message = f"what other people had at our paths stays in {', '.join(kept_aside)}"
+        hint = "look at it, and delete it when nobody needs it"
+        run.emit(Event("warning", message, {"code": "edits-left", "hint": hint}))
+    left = store.there_still()
+    if left or (store.originals_aside and not request.without_record):
+        raise _left_behind(store, left)
+
+
+def _left_behind(store: RecordStore, left: Sequence[str]) -> UnservableHostError:
+    """`left`: what nothing proves to be ours."""
+    status = store.status.value if store.status is not RecordStatus.OK else "newer than the installation"
+    message, hint = (
+        f"the record is {status}",
+        "everything else was removed and kubelet is on its base endpoint",
+    )
+    if left:
+        message += ", and nothing proves that these files are ours:" + "".join(f"\n  {path}" for path in left)
+        hint += "; `cri-resmgr-installer remove --without-record` deletes these too"
+    if store.originals_aside:
+        kept = "".join(f"\n  {path}" for path in store.originals_aside)
+        message += f"\noriginals of our paths could not be put back, and are kept:{kept}"
+    return UnservableHostError(message, hint)

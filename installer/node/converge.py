@@ -6,10 +6,12 @@ their plans differ. This module raises failures and does not decide what to do a
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 from installer.errors import InstallerError, InterruptedRunError, StepFailedError, failed_on_disk
 from installer.inputs.settings import Settings
+from installer.model import paths
 from installer.model.event import Event
 from installer.model.host import HostSnapshot
 from installer.model.limits import ANSWER_SECONDS, Limits
@@ -83,8 +85,15 @@ def _claim(plan: Plan, snapshot: HostSnapshot, run: Run) -> None:
         kept = run.store.claim(plan, snapshot)
     except OSError as error:
         raise failed_on_disk("the record could not be written", error) from error
+    emit_kept(kept, run)
+
+
+def emit_kept(kept: Iterable[str], run: Run) -> None:
+    """What other people had at our paths was set aside: `FROM -> TO`."""
     for edit in kept:
-        run.emit(Event("edit.kept", f"the edited file was kept: {edit}", {"kept": edit}))
+        original = edit.startswith(paths.OBJECTS)
+        what = "the edited file" if not original else "an original, whose place the lost record knew,"
+        run.emit(Event("edit.kept", f"{what} was kept: {edit}", {"kept": edit}))
 
 
 def _verify(plan: Plan, snapshot: HostSnapshot, run: Run) -> HostSnapshot:

@@ -60,6 +60,7 @@ class RecordStore:
         # Files at our paths that nothing proves ours; only filled if the record cannot be believed.
         self.unclaimed = loaded.unclaimed
         self._orphans = loaded.orphans  # kept originals that only the lost record could assign
+        self.originals_aside: list[str] = []  # where this run has moved them
         self._repaired: dict[str, bytes] = {}  # kubelet's files in a new takeover, by digest
 
     @property
@@ -71,37 +72,44 @@ class RecordStore:
         """Without a record, claim what is provably ours: files with our header, and the payload's own
         binary; with `everything`, all files at our paths, also beside a record that names another host.
         `drop_ins`: where our drop-in may be."""
+        if everything and self.status is RecordStatus.OK:
+            self._claim(self.there_still(), drop_ins)
+            self.unclaimed = ()
         if self.status is RecordStatus.OK or (self.names_another_host and not everything):
             return
-        claims, unclaimed = {}, []
+        unit, kept = self._files.state(paths.PROXY_UNIT_FILE), self._files.list(paths.OBJECTS)
+        runs_ours = is_ours(unit, ())
         # The same program is not ours if it belongs to another installer.
-        unit = self._files.state(paths.PROXY_UNIT_FILE)
-        anothers = unit.kind is Kind.FILE and not is_ours(unit, ())
-        wrote = (payload_digest,) if payload_digest and not anothers else ()
-        of_kubelet = (paths.KUBELET_ENVIRONMENT, *drop_ins)
-        for path in (*paths.OUR_FILES, *drop_ins):
-            state = self._files.state(path)
-            if not state.exists:
-                continue
-            if everything or is_ours(state, wrote):
-                part = Part.KUBELET if path in of_kubelet else Part.PROXY
-                claims[path] = Owned(part, wrote=(state.digest,))
-            else:
-                unclaimed.append(path)
-        # In all likelihood we made them. They go only if they are empty.
-        of_drop_ins = {paths.CONTROL_UNITS, *map(posixpath.dirname, drop_ins)}
-        owned = {path: Owned(goes=Goes.EMPTY) for path in (*_DIRECTORIES_OF_OURS, *of_drop_ins)}
-        found = {path: self._files.state(path) for path in paths.PROXY_STATE}
-        there = [path for path, state in found.items() if state.exists and not everything]
-        owned |= {path: Owned(goes=Goes.WHOLE) for path in found if path not in there}
-        unclaimed += there
-        if not everything and (claims or self.status is not RecordStatus.MISSING):
-            self._orphans = tuple(self._find_orphans(wrote))
-            unclaimed += map(_set_aside_path, self._orphans)
+        wrote = (payload_digest,) if payload_digest and (runs_ours or unit.kind is not Kind.FILE) else ()
+        places = dict.fromkeys((*paths.OUR_FILES, *drop_ins))
+        there = {path: state for path in places if (state := self._files.state(path)).exists}
+        ours = [path for path, state in there.items() if everything or is_ours(state, wrote)]
+        # What is below /run is of this boot, and of the proxy that our unit runs.
+        of_proxy = [path for path in paths.PROXY_STATE if self._files.state(path).exists]
+        proven = [path for path in of_proxy if everything or (runs_ours and path.startswith(f"{paths.RUN}/"))]
+        unclaimed = [path for path in (*there, *of_proxy) if path not in (*ours, *proven)]
         # Without a record and a header, nothing was installed here, or the last removal was complete.
-        self.unclaimed = tuple(unclaimed) if claims or self.status is not RecordStatus.MISSING else ()
-        known = self.record.owned  # of a record that names another host
-        self.record = replace(self.record, owned={**owned, **claims, **known} if claims else known)
+        if ours or self.status is not RecordStatus.MISSING:
+            self.unclaimed = tuple(unclaimed)
+            found = {each.digest for each in there.values()} | objects_of(self.record)  # no originals
+            self._orphans += tuple(self._find_orphans(set(kept).difference(found, self._orphans), wrote))
+        if ours or proven:
+            known = self.record.owned  # of a record that names another host
+            self._claim((*ours, *proven), drop_ins)
+            owned = {path: Owned(goes=Goes.WHOLE) for path in paths.PROXY_STATE if path not in of_proxy}
+            # In all likelihood we made them. They go only if they are empty.
+            parents = (*_DIRECTORIES_OF_OURS, paths.CONTROL_UNITS, *map(posixpath.dirname, drop_ins))
+            owned |= {path: Owned(goes=Goes.EMPTY) for path in parents if ours}
+            self.record = replace(self.record, owned={**owned, **self.record.owned, **known})
+
+    def _claim(self, found: Iterable[str], drop_ins: Sequence[str]) -> None:
+        """Claim what lies at these paths, as if we had written it."""
+        owned = dict(self.record.owned)
+        for path in found:
+            part = Part.KUBELET if path in (paths.KUBELET_ENVIRONMENT, *drop_ins) else Part.PROXY
+            claim = Owned(part, wrote=(self._files.state(path).digest,))
+            owned[path] = Owned(goes=Goes.WHOLE) if path in paths.PROXY_STATE else claim
+        self.record = replace(self.record, owned=owned)
 
     def take_over(self, record: Record, repaired: Iterable[bytes]) -> None:
         """From now on `record` describes another installer's work; `repaired` are kubelet's files without
@@ -132,9 +140,9 @@ class RecordStore:
             self.record = without_lost_originals(self.record, damaged)
         return replace(snapshot, damaged=damaged)
 
-    def _find_orphans(self, wrote: tuple[str, ...]) -> Iterable[str]:
+    def _find_orphans(self, kept: Iterable[str], wrote: tuple[str, ...]) -> Iterable[str]:
         """The originals among the kept objects."""
-        for name in self._files.list(paths.OBJECTS):
+        for name in sorted(kept):
             state = self._files.state(object_path(name))
             if state.digest == name and not is_ours(state, wrote):
                 yield name
@@ -146,8 +154,10 @@ class RecordStore:
             if self._files.state(object_path(name)).kind is not Kind.FILE:
                 continue
             self._files.make_directory(_EDITED, 0o700)
-            self._files.write(_set_aside_path(name), HostPath(object_path(name)), 0o600, digest=name)
-            yield f"{object_path(name)} -> {_set_aside_path(name)}"
+            aside = f"{_EDITED}/original.{name[:12]}"
+            self._files.write(aside, HostPath(object_path(name)), 0o600, digest=name)
+            self.originals_aside.append(aside)
+            yield f"{object_path(name)} -> {aside}"
         record = self._files.read(paths.RECORD, _RECORD_KEPT) if self._orphans else None
         if record is not None:
             self._files.write(f"{_EDITED}/record.json", record, 0o600)
@@ -267,11 +277,12 @@ class RecordStore:
         self._save(self.record)
         drop_objects(self._files, objects_of(self.record))
 
-    def close_installed(self, desired: Desired, snapshot: HostSnapshot, payload_file: str) -> None:
-        """This generation is good: keep it whole, and delete objects that nothing refers to."""
+    def close_installed(self, desired: Desired, snapshot: HostSnapshot, payload_file: str) -> tuple[str, ...]:
+        """This generation is good: keep it whole, and delete objects that nothing refers to. Return where
+        originals were set aside."""
         if desired.proxy is None or not desired.proxy.generation:
             self.close_as_good()  # an earlier installation was repaired, which was good before
-            return
+            return ()
         digests = {file.path: file.digest for file in desired.files}
         links = self.record.links if takes_over(self.record) else ()  # that installation does not return
         owned = {
@@ -281,7 +292,7 @@ class RecordStore:
             if path in digests or not owned.wrote or snapshot.files.get(path, ABSENT) != owned.before
         }
         self._make_own_directories()
-        tuple(self._set_aside())
+        aside = tuple(self._set_aside())
         keep_contents(self._files, desired)
         failed = {gen: why for gen, why in self.record.failed.items() if gen != desired.generation}
         self._settle()
@@ -294,9 +305,21 @@ class RecordStore:
                 checked=snapshot.proxy.unit.invocation_id,
                 failed=failed,
                 digests=self._identities(snapshot, digests, payload_file),
+                unproven=tuple(
+                    path for path in self.there_still() if path not in owned or not self.names_another_host
+                ),
             )
         )
         drop_objects(self._files, objects_of(self.record))
+        return aside
+
+    def there_still(self) -> tuple[str, ...]:
+        """What is unclaimed and still there."""
+        return tuple(path for path in self.unclaimed if self._files.state(path).exists)
+
+    def set_aside(self) -> tuple[str, ...]:
+        """Where the edits and originals are that nothing refers to."""
+        return tuple(f"{_EDITED}/{name}" for name in sorted(self._files.list(_EDITED)))
 
     def _identities(
         self, snapshot: HostSnapshot, digests: dict[str, str], payload_file: str
@@ -328,12 +351,12 @@ class RecordStore:
                         self._files.remove(f"{directory}/{name}")
                 self._files.sync(directory)
 
-    def close_removed(self, *, undone: bool = False) -> None:
+    def close_removed(self, *, undone: bool = False) -> tuple[str, ...]:
         """Delete what is left: empty directories, then the record, then what it refers to. `undone`: after a
         first install or a takeover was undone, keep directories that were there before, and of the record
-        the failures. Kept edits stay; otherwise nothing remains."""
+        the failures. Kept edits stay; otherwise nothing remains. Return where originals were set aside."""
         files = self._files
-        tuple(self._set_aside())
+        aside = tuple(self._set_aside())
         self._settle()
         files.remove_tree(paths.OUR_RUNTIME)
         for directory in sorted(self.record.going(Goes.EMPTY), reverse=True):  # innermost first
@@ -348,10 +371,7 @@ class RecordStore:
             files.remove(paths.RECORD)
         files.remove_tree(paths.OBJECTS)
         files.remove_empty_directory(paths.OUR_STATE)
-
-
-def _set_aside_path(name: str) -> str:
-    return f"{_EDITED}/original.{name[:12]}"
+        return aside
 
 
 _DIRECTORIES_OF_OURS = frozenset({"/etc/cri-resmgr", "/opt/intel", "/opt/intel/bin"})

@@ -107,6 +107,8 @@ class Record:
     signalled: tuple[str, str] = ("", "")  # invocation, digest of the force.cfg that it re-read
     checked: str = ""  # the proxy's invocation after whose start every container had its weight
     controls: Originals = field(default_factory=dict)  # of what cri-resmgr may have set in the kernel
+    # What was at paths of ours or of cri-resmgr when a new record began in place of a lost one.
+    unproven: tuple[str, ...] = ()
 
     @property
     def claims(self) -> dict[str, Owned]:
@@ -133,7 +135,7 @@ class LoadedRecord(NamedTuple):
     record: Record
     status: RecordStatus
     orphans: tuple[str, ...] = ()  # digests of kept originals that `record` no longer refers to
-    unclaimed: tuple[str, ...] = ()  # files that it claimed, and that nothing proves ours any more
+    unclaimed: tuple[str, ...] = ()  # files that nothing proves ours, although a record has claimed them
 
 
 NOTHING_LOADED = LoadedRecord(Record(), RecordStatus.MISSING)
@@ -167,7 +169,8 @@ def load_record(files: Files, machine_id: str, hostname: str) -> LoadedRecord:
     if record.machine_id != machine_id or record.hostname not in ("", hostname):
         return _recheck(record, files, machine_id, hostname)
     # What the next version added is dropped: we write our own schema.
-    return LoadedRecord(replace(record, schema=SCHEMA, hostname=hostname), RecordStatus.OK)
+    record = replace(record, schema=SCHEMA, hostname=hostname)
+    return LoadedRecord(record, RecordStatus.OK, unclaimed=record.unproven)
 
 
 def _is_whole(raw: bytes) -> bool:
@@ -187,7 +190,7 @@ def _is_sensible(record: Record) -> bool:
     return (
         all(path.startswith("/sys/") and paths.is_clean(path) for path in originals)
         and all(_OF_PROXY in path for path in record.going(Goes.WHOLE))
-        and all(map(paths.is_clean, (*record.owned, *(file.path for file in files))))
+        and all(map(paths.is_clean, (*record.owned, *record.unproven, *(file.path for file in files))))
         and all(0 <= owner <= _LAST_OWNER for state in states for owner in (state.uid, state.gid))
         and all(
             _DIGEST.fullmatch(each.digest) and 0 <= each.mode <= 0o7777 and 0 <= each.size <= 1 << 62
@@ -210,13 +213,14 @@ def _recheck(record: Record, files: Files, machine_id: str, hostname: str) -> Lo
         for path, claim in record.claims.items()
         if not _is_still_ours(states[path], claim) and (states[path].exists or not proven)
     }
+    owned = {path: each for path, each in record.owned.items() if path not in others}
     renamed = record.machine_id == machine_id
     rechecked = replace(
         record if renamed else replace(record, controls={}, failed={}, digests={}),
         schema=SCHEMA,
         machine_id=machine_id,
         hostname=hostname,
-        owned={path: owned for path, owned in record.owned.items() if path not in others},
+        owned=owned if any(each.wrote for each in owned.values()) else {},
         good=record.good if proven else None,
     )
     kept = objects_of(rechecked)
@@ -225,7 +229,10 @@ def _recheck(record: Record, files: Files, machine_id: str, hostname: str) -> Lo
         rechecked,
         RecordStatus.RENAMED if renamed else RecordStatus.FOREIGN,
         tuple(dict.fromkeys(digest for digest in dropped if digest and digest not in kept)),
-        tuple(path for path, claim in others.items() if states[path] not in (ABSENT, claim.before)),
+        (
+            *(path for path, claim in others.items() if states[path] not in (ABSENT, claim.before)),
+            *record.unproven,
+        ),
     )
 
 
@@ -316,7 +323,7 @@ def leftovers_of_ours(record: Record, snapshot: HostSnapshot, *, undone: bool = 
     whole = {path for path in record.going(Goes.WHOLE) if not (undone and record.owned[path].was_there)}
     stopped = snapshot.proxy.unit.active_state in ("inactive", "failed")
     found = snapshot.leftovers if stopped else dict.fromkeys((*paths.PROXY_STATE, *sorted(whole)))
-    return tuple(path for path in found if path in whole and record.claims)
+    return tuple(path for path in found if path in whole)
 
 
 def takes_over(record: Record) -> bool:
