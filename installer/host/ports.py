@@ -174,12 +174,8 @@ class Systemd(Protocol):
         """Cancel `arm_start`, if it was called."""
         ...
 
-    def enable(self, name: str) -> None:
-        """`systemctl enable --no-reload NAME`."""
-        ...
-
-    def disable(self, name: str) -> None:
-        """`systemctl disable --no-reload NAME`."""
+    def related(self, name: str, kind: str) -> tuple[str, ...]:
+        """The units in this property of a unit: `After`, `Wants` ..., or its own `Names`."""
         ...
 
     def reset_failed(self, name: str) -> None:

@@ -82,7 +82,7 @@ class BusSystemd:
 
     def _is_edited(self, of_unit: Mapping[str, Any]) -> bool:
         """Whether a unit asks for a reload because of its files. Since systemd 257 every unit asks once links
-        of any unit have changed, as between our `enable` and the reload. Timestamps tell the two apart."""
+        of any unit have changed, as between their deletion and the reload. Timestamps tell the two apart."""
         if not self._get(self._load(_FILELESS_UNIT), "NeedDaemonReload", UNIT):
             return True
         loaded = max(self._get(MANAGER_PATH, key, MANAGER) for key in _LOADS)
@@ -122,6 +122,14 @@ class BusSystemd:
                 f"systemd cannot say what {name} runs: its command lines contain bytes that are not UTF-8",
                 "write the characters themselves in its unit files, not escapes like \\xe9",
             ) from error
+
+    def related(self, name: str, kind: str) -> tuple[str, ...]:
+        try:
+            return tuple(self._get(self._load(name), kind, UNIT))
+        except SystemdError as error:
+            if error.lost:
+                raise
+            return ()  # an older systemd knows no such relation, or nothing can have that name
 
     def _load(self, name: str) -> str:
         """The object path of a unit, loaded if necessary. A unit that does not exist has a path as well."""
@@ -238,12 +246,6 @@ class BusSystemd:
         bus.reloading = None
         reply = bus.begin_reload()
         return bus.wait(lambda: reply()[0] or bus.reloading is False, deadline), reply
-
-    def enable(self, name: str) -> None:
-        self._bus.ask(f"systemctl enable {name}", "EnableUnitFiles", [name], False, False)
-
-    def disable(self, name: str) -> None:
-        self._bus.ask(f"systemctl disable {name}", "DisableUnitFiles", [name], False)
 
     def reset_failed(self, name: str) -> None:
         try:

@@ -301,7 +301,7 @@ class ProxySnapshot:
 
     unit: UnitState
     process: ProcessState | None = None
-    # The link that enables the unit exists; systemd does not report it for a unit without a file.
+    # Something else than kubelet's unit starts it, or another name: see node/links.py.
     linked: bool = False
     relay_answers: bool = False  # the relay has just answered
     starting: bool = False  # it has not served since its start, and is within the time that a start may take
@@ -403,6 +403,7 @@ class Probe:
     # Parts of the runtime's Status that are newer than the CRI of Kubernetes 1.29.
     newer_status: tuple[str, ...] = ()
     returns: tuple[str, ...] = ()  # kernel settings to restore
+    cycle: tuple[str, ...] = ()  # see node/ordering.py
 
 
 _UNKNOWN = Machine("", "", "")

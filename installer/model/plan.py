@@ -76,8 +76,7 @@ class UnitChange:
     action: UnitAction
     why: tuple[str, ...]
     daemon_reload: bool = False  # systemd has to re-read its units first
-    enable: bool = False
-    disable: bool = False
+    disable: bool = False  # the links that start it by itself have to go
     awaited: bool = False  # a start is in progress and has to end before the action
 
 
@@ -180,7 +179,6 @@ class StepKind(StrEnum):
     SET_HOLD = "set-hold"
     CLEAR_HOLD = "clear-hold"
     DISABLE = "disable"
-    ENABLE = "enable"
     DAEMON_RELOAD = "daemon-reload"
     SET_ASIDE_CACHE = "set-aside-cache"
     ADOPT = "adopt"  # make running containers known to the proxy

@@ -47,7 +47,8 @@ from installer.node.await_proxy import (
     why_not_taken,
 )
 from installer.node.controls import return_controls
-from installer.node.file_steps import clear_hold, disable, enable, restore, write, write_hold
+from installer.node.file_steps import clear_hold, restore, write, write_hold
+from installer.node.links import disable
 from installer.node.pinning import give_back
 from installer.node.relay_steps import check_way_back, leave_relay_steps, restart_proxy_steps, return_steps
 from installer.node.run import Progress
@@ -99,7 +100,6 @@ class _Worker:
             StepKind.SET_HOLD: partial(write_hold, plan, host.files, emit),
             StepKind.CLEAR_HOLD: lambda _step: clear_hold(host.files),
             StepKind.DISABLE: partial(disable, host),
-            StepKind.ENABLE: partial(enable, host),
             StepKind.DAEMON_RELOAD: lambda _step: host.systemd.daemon_reload(RELOAD),
             StepKind.RESET_PINNING: self._reset_pinning,
             StepKind.RETURN_CONTROLS: lambda step: return_controls(host, plan.controls, step.target, emit),

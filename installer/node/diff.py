@@ -115,18 +115,13 @@ def _diff_proxy(
     reread = record.signalled == (state.invocation_id, unit.reload_digest) and not _force_edited(files)
     if action is UnitAction.NOTHING and unit.reload_digest and not reread:
         action, reasons = UnitAction.RELOAD, [f"{paths.FORCE_CONFIG} changed"]
-    foreign = _foreign_enabled(state, record)
-    # systemd caches the state of a unit file: after its link is deleted by hand, it still says enabled.
-    enable = foreign or state.unit_file_state != "enabled" or not proxy.linked
-    enable = enable and unit.generation != ""  # an earlier installation's links are untouched
-    if enable:
-        reasons.append("a unit of this name that is not ours is enabled" if foreign else "it is not enabled")
+    disable = proxy.linked and unit.generation != ""  # an earlier installation keeps its links
+    if disable:
+        reasons.append("something else than kubelet's unit starts it")
     awaited = proxy.starting and action is not UnitAction.RESTART
     if awaited:
         reasons.insert(0, "it is still starting")
-    change = UnitChange(
-        unit.name, Part.PROXY, action, tuple(reasons), enable=enable, disable=foreign, awaited=awaited
-    )
+    change = UnitChange(unit.name, Part.PROXY, action, tuple(reasons), disable=disable, awaited=awaited)
     return _with_reload(change, unit, state, files)
 
 
@@ -160,15 +155,6 @@ def _force_edited(files: Iterable[FileChange]) -> bool:
         and change.before.digest != change.after.digest
         for change in files
     )
-
-
-def _foreign_enabled(state: UnitState, record: Record) -> bool:
-    """Whether another unit of our name is enabled, whose links must go before its [Install] section does. In
-    a takeover of an installation that kubelet hangs on, the links stay: systemd starts at boot whatever they
-    name, so each boot starts a proxy, and a rollback finds them unchanged."""
-    if takes_over(record):
-        return False
-    return state.unit_file_state == "enabled" and paths.PROXY_UNIT_FILE not in record.claims
 
 
 def _unread(unit: DesiredUnit, state: UnitState, record: Record) -> frozenset[str]:
@@ -231,9 +217,9 @@ def _with_reload(
     change: UnitChange, unit: DesiredUnit, state: UnitState, files: tuple[FileChange, ...]
 ) -> UnitChange | None:
     """The change with the daemon-reload that it needs; None if nothing is to be done."""
-    reload = state.need_daemon_reload or state.loaded_digest != unit.unit_digest
+    reload = change.disable or state.need_daemon_reload or state.loaded_digest != unit.unit_digest
     reload = reload or any(_is_unit_text(file, change.part, unit) for file in files)
-    if not (change.action or change.enable or change.awaited or reload):
+    if not (change.action or change.awaited or reload):
         return None
     return replace(change, why=change.why or ("daemon-reload required",), daemon_reload=reload)
 
@@ -260,7 +246,7 @@ def _diff_no_proxy(
     if paths.PROXY_UNIT_FILE not in record.claims:
         return None
     up = state.running or state.flapping or state.active_state == "activating"
-    disable = state.unit_file_state == "enabled" or snapshot.proxy.linked
+    disable = snapshot.proxy.linked
     if record.links and _returns_links(desired, record):
         disable = False  # each link is restored or deleted by itself
     # systemd has unloaded our unit. Another of the same name may be in a later unit directory.

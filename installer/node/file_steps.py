@@ -6,7 +6,7 @@ import posixpath
 from contextlib import suppress
 
 from installer.errors import InstallerError, failed_on_disk
-from installer.host.ports import Files, Host
+from installer.host.ports import Files
 from installer.model import paths
 from installer.model.event import Emit, Event
 from installer.model.host import DesiredFile, FileState, HostPath, Kind
@@ -61,23 +61,3 @@ def write_hold(plan: Plan, files: Files, emit: Emit, step: Step) -> None:
             emit(done)
     else:
         emit(done)
-
-
-def enable(host: Host, step: Step) -> None:
-    host.systemd.enable(step.target)
-    _sync_links(host.files)
-
-
-def disable(host: Host, step: Step) -> None:
-    """Removes the link even if systemd leaves it because the unit is masked."""
-    host.systemd.disable(step.target)
-    host.files.remove(paths.PROXY_WANTED)
-    _sync_links(host.files)
-
-
-def _sync_links(files: Files) -> None:
-    """systemd 252 syncs nothing (seen with strace). Nothing would own a link that a power loss brings back
-    after a removal."""
-    for directory in (paths.LINKS, *(f"{paths.LINKS}/{name}" for name in files.list(paths.LINKS))):
-        if files.state(directory).kind is Kind.DIRECTORY:
-            files.sync(directory)

@@ -28,6 +28,7 @@ from installer.node.kept import (
     object_path,
     without_lost_originals,
 )
+from installer.node.links import find_links
 from installer.node.record import (
     NOTHING_LOADED,
     Failure,
@@ -183,9 +184,9 @@ class RecordStore:
             owned |= {path: Owned(goes=Goes.WHOLE) for path in paths.PROXY_STATE}
             owned = {path: one for path, one in owned.items() if path not in snapshot.leftovers}
         if paths.PROXY_UNIT_FILE not in owned and not takes_over(self.record):
-            owned |= self._links_of_proxy()
+            links = find_links(self._files)
+            owned |= {path: Owned(before=state) for path, state in links.items()}
         needed = {posixpath.dirname(file.path) for file in writes}
-        needed |= {paths.WANTS for step in plan.steps if step.kind is StepKind.ENABLE}
         missing = {made for directory in needed for made in self._files.missing_directories(directory)}
         owned |= {path: Owned(goes=Goes.EMPTY) for path in sorted(missing - owned.keys())}
         record = replace(self.record, owned=owned, owed=self._owed(plan, snapshot))
@@ -198,19 +199,6 @@ class RecordStore:
         for file in writes:
             self._files.make_directory(posixpath.dirname(file.path))
         return kept
-
-    def _links_of_proxy(self) -> dict[str, Owned]:
-        """The links that enable a unit of our name or one of its aliases. If there are any, also that our own
-        link did not exist."""
-        names = self._files.list(paths.LINKS)
-        wanted = (f"{paths.LINKS}/{name}/{paths.PROXY_UNIT}" for name in names)
-        found = {path: self._files.state(path) for path in wanted}
-        for name in names:
-            state = self._files.state(f"{paths.LINKS}/{name}")
-            if posixpath.basename(state.target) == paths.PROXY_UNIT != name:
-                found[f"{paths.LINKS}/{name}"] = state
-        links = {path: Owned(before=state) for path, state in found.items() if state.kind is Kind.SYMLINK}
-        return {paths.PROXY_WANTED: Owned(), **links} if links else {}
 
     def _make_own_directories(self) -> None:
         self._files.make_directory(paths.OUR_STATE, 0o700)

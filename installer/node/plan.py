@@ -154,14 +154,13 @@ class _Builder:
     def _forward(
         self, part: Part, unit: UnitChange | None, before_start: tuple[Step, ...] = ()
     ) -> Iterable[Step]:
-        """Files, enablement, reload and the carrier last, by the law above. `before_start` precedes the
+        """Files, reload and the carrier last, by the law above. `before_start` precedes the
         carrier: if the run ends there, a start by anyone else has another generation, and the next run redoes
         it."""
         changed = [change for change in self._files(part) if not _repairs_base(change)]
         carriers = [file for file in self._desired.files if file.part is part and file.generation_carrier]
         restarts = self._changes.restarts(part)
         others = [c for c in changed if not (isinstance(c.after, DesiredFile) and c.after.generation_carrier)]
-        reloads = unit is not None and (unit.daemon_reload or unit.enable)
         late = restarts and bool(changed)
         if late and others:
             for carrier in carriers:
@@ -172,9 +171,7 @@ class _Builder:
             for change in changed:
                 if change not in others:
                     yield _file_step(change)
-        if unit is not None and unit.enable:
-            yield Step(StepKind.ENABLE, unit.name, part)
-        if unit is not None and reloads:
+        if unit is not None and unit.daemon_reload:
             yield Step(StepKind.DAEMON_RELOAD, "", part)
             if part is Part.KUBELET:
                 yield Step(StepKind.CHECK_EFFECTIVE, unit.name, part)

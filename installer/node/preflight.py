@@ -98,6 +98,7 @@ def check_change(facts: Facts) -> tuple[Finding, ...]:
         *_check_healthz(facts),
         *_check_mask(snapshot.proxy.unit),
         *_check_proxy_drop_ins(probe),
+        *_check_order(facts.unit, probe),
         *_check_runtime(probe, "the proxy needs it, so repair it first"),
         *check_empty(facts),
         *check_file_systems(probe, facts.changes, payload.binary.size if payload else 0),
@@ -294,6 +295,20 @@ def _check_proxy_drop_ins(probe: Probe) -> Iterable[Finding]:
             )
 
 
+def _check_order(kubelet: UnitState, probe: Probe) -> Iterable[Finding]:
+    """Whether our units would close an ordering cycle. If they already do, a change makes it no worse."""
+    if probe.cycle:
+        waits = " after ".join((kubelet.name, paths.PROXY_UNIT, *probe.cycle))
+        judge = warning if kubelet.loaded_digest else refusal
+        yield judge(
+            "ordering-cycle",
+            f"{waits} after {kubelet.name}: with the proxy this is an ordering cycle, and at each boot "
+            "systemd would leave out one of these units",
+            f"`systemctl cat {probe.cycle[-1]}` shows why it starts after kubelet: remove that, or exclude "
+            "this node (nodeSelector of the DaemonSet)",
+        )
+
+
 def _check_runtime(probe: Probe, why: str) -> Iterable[Finding]:
     if probe.runtime_error:
         yield refusal(
@@ -333,7 +348,7 @@ def _check_pending(facts: Facts) -> Iterable[Finding]:
     unit, changes, request = facts.unit, facts.changes, facts.inputs.request
     if unit.load_state == "masked" or not unit.need_daemon_reload:
         return  # for a masked unit with drop-ins, systemd always says that a reload is needed
-    reloads = any(change.daemon_reload or change.enable or change.disable for change in changes.units)
+    reloads = any(change.daemon_reload or change.disable for change in changes.units)
     if not (reloads or facts.restarts_kubelet) or _pending_is_ours(unit, facts.desired, changes):
         return
     message = (

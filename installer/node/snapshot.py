@@ -46,6 +46,8 @@ from installer.node.kubelet_command import (
     parse_base,
 )
 from installer.node.kubelet_endpoint import is_behind_shell
+from installer.node.links import find_links
+from installer.node.ordering import find_cycle
 from installer.node.pinning import read_cache, read_managers
 from installer.node.record import Goes, Record, objects_of
 
@@ -120,7 +122,7 @@ def _read(host: Host, settings: Settings, record: Record, seconds: float) -> Hos
         units,
         proxy=replace(
             proxy,
-            linked=host.files.state(paths.PROXY_WANTED).kind is Kind.SYMLINK,
+            linked=bool(find_links(host.files)),
             relay_answers=answers,
             starting=not answers and _is_starting(proxy, limit, served=served),
             last_start=_last_start(host, proxy),
@@ -145,14 +147,17 @@ def with_probe(snapshot: HostSnapshot, host: Host, plan: Plan, endpoint: str) ->
     unwritable |= {change.path: Unwritable.IMMUTABLE for change in plan.changes.files if _fixed(host, change)}
     probe = _probe_runtime(host, endpoint)
     returns = find_returns(host.files, plan.controls, snapshot.cache, probe.containers)
+    of_others = _proxy_drop_ins(host.files)
+    cycle = find_cycle(host.systemd, plan.kubelet_unit, of_others, find_links(host.files)) if wanted else ()
     probe = replace(
         probe,
+        cycle=cycle,
         returns=tuple(each.planned for each in returns),
         managers=read_managers(host.files),
         free_bytes={directory: host.files.free_bytes(directory) for directory in (*usable, paths.RUN)},
         unwritable=unwritable,
         obstacles={path: reason for path in wanted if (reason := _obstacle(host, path))},
-        proxy_drop_ins=_proxy_drop_ins(host.files),
+        proxy_drop_ins=of_others,
         kubelet_version=_kubelet_version(host, snapshot) if wanted else "",
     )
     return replace(snapshot, probe=probe)

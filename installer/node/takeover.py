@@ -33,6 +33,7 @@ from installer.model.host import (
 from installer.model.names import Mode
 from installer.model.paths import PROXY_UNIT, normalise_endpoint
 from installer.model.plan import Desired, DesiredKubelet, DesiredUnit, Finding, Strategy, refusal, warning
+from installer.node.links import find_links
 from installer.node.ownership import RecordStore
 from installer.node.record import Goes, Owned, Record, is_earlier, is_ours
 
@@ -294,14 +295,17 @@ def _taken_over(files: Files, record: Record, earlier: Earlier, kubelet_unit: st
     """The record including the `earlier` installation as it is now. One that kubelet does not use is recorded
     without units, so that a rollback starts nothing."""
     places = (*earlier.files, *earlier.repairs, *_DIRECTORIES, *paths.PROXY_STATE, *earlier.trees)
-    states = {path: files.state(path) for path in (*places, paths.PROXY_WANTED)}
+    states = {path: files.state(path) for path in places}
     base = {path: _repair(states[path], content) for path, content in earlier.repairs.items()}
     record = replace(record, owned={**record.owned, **base})
     if not earlier.unit_file:
         return record  # ours is installed, or nothing serves the relay that the files name
     theirs = {path: Owned(wrote=(states[path].digest,)) for path in earlier.files}
-    theirs[paths.PROXY_WANTED] = Owned(before=states[paths.PROXY_WANTED])
-    theirs |= {path: Owned(goes=Goes.EMPTY, before=states[path]) for path in _DIRECTORIES}
+    links = find_links(files)
+    theirs |= {path: Owned(before=state) for path, state in links.items()}
+    directories = {posixpath.dirname(path) for path in links} - {paths.LINKS}
+    states |= {path: files.state(path) for path in directories}
+    theirs |= {path: Owned(goes=Goes.EMPTY, before=states[path]) for path in (*_DIRECTORIES, *directories)}
     for path in (*paths.PROXY_STATE, *earlier.trees):
         theirs[path] = Owned(goes=Goes.WHOLE, before=FileState(states[path].kind))
     of_proxy = (_good_file(path, states[path], Part.PROXY) for path in earlier.files)

@@ -25,7 +25,6 @@ from installer.report.terminal import BOLD, RED, YELLOW, one_line, paint, pick, 
 _FILE_STEPS = frozenset({StepKind.WRITE, StepKind.DELETE, StepKind.RESTORE})
 _ACTING = {
     UnitAction.NOTHING: (
-        StepKind.ENABLE,
         StepKind.DISABLE,
         StepKind.DAEMON_RELOAD,
         StepKind.AWAIT_START,
@@ -184,5 +183,5 @@ def _state_json(state: DesiredFile | FileState | None) -> dict[str, object] | No
 
 
 def _unit_json(unit: UnitChange) -> dict[str, object]:
-    picked = pick(unit, "name part why daemon_reload enable disable")
-    return {**picked, "action": unit.action.name.lower()}
+    picked = pick(unit, "name part why daemon_reload disable")
+    return {**picked, "enable": False, "action": unit.action.name.lower()}

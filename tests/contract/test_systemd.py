@@ -34,6 +34,7 @@ class World(Protocol):
     def endless(self) -> str: ...
     def masked(self) -> str: ...
     def await_start(self, name: str) -> None: ...
+    def link(self, name: str, *, wanted: bool) -> None: ...
     def change(self, name: str) -> None: ...
 
 
@@ -44,6 +45,7 @@ class FakeWorld:
 
     def steady(self) -> str:
         name = "steady.service"
+        self.fake.relations = {(name, "Names"): (name,), (name, "After"): ("basic.target",)}
         self.fake.units[name] = UnitState(
             name,
             "loaded",
@@ -78,6 +80,10 @@ class FakeWorld:
 
     def await_start(self, name: str) -> None:
         self.fake.elapse(name)
+
+    def link(self, name: str, *, wanted: bool) -> None:
+        state = "enabled" if wanted else "disabled"
+        self.fake.units[name] = replace(self.fake.units[name], unit_file_state=state)
 
     def change(self, name: str) -> None:
         self.fake.units[name] = replace(self.fake.units[name], need_daemon_reload=True)
@@ -130,6 +136,9 @@ class RealWorld:
             assert time.monotonic() < deadline
         while self.host.show(name, "ActiveState") == "activating" or self.host.show(name, "Job"):
             assert time.monotonic() < deadline
+
+    def link(self, name: str, *, wanted: bool) -> None:
+        self.host.systemctl("enable" if wanted else "disable", "--no-reload", name)
 
     def change(self, name: str) -> None:
         text = (self.files.read(f"{DIRECTORY}/{name}") or b"").decode()
@@ -225,13 +234,23 @@ def test_a_masked_unit_is_refused(world: World) -> None:
     assert caught.value.name == UNIT_MASKED
 
 
-def test_enabling_and_disabling(world: World) -> None:
+def test_a_link_that_enables_a_unit_shows_without_a_reload(world: World) -> None:
     name = world.steady()
     assert world.systemd.unit(name).unit_file_state == "disabled"
-    world.systemd.enable(name)
+    world.link(name, wanted=True)
     assert world.systemd.unit(name).unit_file_state == "enabled"
-    world.systemd.disable(name)
+    world.link(name, wanted=False)
     assert world.systemd.unit(name).unit_file_state == "disabled"
+
+
+def test_what_a_unit_is_related_to(world: World) -> None:
+    name = world.steady()
+    assert world.systemd.related(name, "Names") == (name,)
+    assert "basic.target" in world.systemd.related(name, "After")
+    assert world.systemd.related(name, "Wants") == ()
+    assert world.systemd.related(name, "NoSuchRelation") == ()
+    assert world.systemd.related("absent.service", "After") == ()
+    assert world.systemd.related("not a unit", "After") == ()
 
 
 def test_a_changed_file_counts_after_a_reload(world: World) -> None:
@@ -249,12 +268,12 @@ def test_a_changed_file_counts_after_a_reload(world: World) -> None:
 def test_a_link_to_a_unit_is_no_change_of_its_files(world: World) -> None:
     name = world.steady()
     world.systemd.restart(name, timeout=60)
-    world.systemd.enable(name)
+    world.link(name, wanted=True)
     assert not world.systemd.unit(name).need_daemon_reload
     world.change(name)
     assert world.systemd.unit(name).need_daemon_reload
     world.systemd.daemon_reload(timeout=60)
-    world.systemd.disable(name)
+    world.link(name, wanted=False)
     assert not world.systemd.unit(name).need_daemon_reload
 
 

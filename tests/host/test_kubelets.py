@@ -111,6 +111,7 @@ def test_flags_of_somebody_else_and_our_endpoint(boot: Boot, name: str) -> None:
     assert served(running_arguments(host)) == arguments
     assert "cri-resmgr.sock" in running_endpoint(host)
     assert healthz(host) == "ok"
+    assert "cycle" not in host.run("systemd-analyze", "verify", "default.target", check=False).stderr
 
     node.edit(flavour.flags, flavour.old, flavour.new)
     if flavour.strategy == "environment":

@@ -60,7 +60,7 @@ CONVERGED = snapshot(
         "loaded",
         "active",
         "running",
-        "enabled",
+        "static",
         invocation_id="i1",
         main_pid=7,
         environment=(f"{paths.UNIT_VARIABLE}=u1",),
@@ -80,5 +80,4 @@ CONVERGED = snapshot(
     relay_answers=True,
     on_relay=True,
     kubelet_healthy=True,
-    proxy_linked=True,
 )

@@ -7,7 +7,7 @@ the same way as the real adapter is held by tests/contract.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -115,6 +115,7 @@ class FakeSystemd:
 
     units: dict[str, UnitState] = field(default_factory=dict)
     details: dict[str, UnitDetail] = field(default_factory=dict)
+    relations: dict[tuple[str, str], Collection[str]] = field(default_factory=dict)  # by unit and kind
     on_disk: dict[str, Callable[[UnitState], UnitState]] = field(default_factory=dict)
     on_job: dict[str, OnJob] = field(default_factory=dict)
     on_kill: Callable[[str, int], None] = lambda _name, _number: None
@@ -163,13 +164,9 @@ class FakeSystemd:
             if not self.unit(name).main_pid:
                 self._job("restart", name)
 
-    def enable(self, name: str) -> None:
-        self._note("enable", name)
-        self._set(name, unit_file_state="enabled")
-
-    def disable(self, name: str) -> None:
-        self._note("disable", name)
-        self._set(name, unit_file_state="disabled")
+    def related(self, name: str, kind: str) -> tuple[str, ...]:
+        self._raise("related", name)
+        return tuple(self.relations.get((name, kind), ()))
 
     def reset_failed(self, name: str) -> None:
         self._note("reset_failed", name)
@@ -182,11 +179,6 @@ class FakeSystemd:
         if not self.unit(name).main_pid:
             raise SystemdError(f"kill {name}: no main process", name="org.freedesktop.systemd1.NoSuchProcess")
         self.on_kill(name, signal_number)
-
-    def _set(self, name: str, unit_file_state: str) -> None:
-        unit = self.units.get(name)
-        if unit:
-            self.units[name] = replace(unit, unit_file_state=unit_file_state)
 
     def _job(self, method: str, name: str) -> str:
         self._note(method, name)

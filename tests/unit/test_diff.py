@@ -69,13 +69,8 @@ def test_a_bare_host_needs_every_file_and_both_units() -> None:
     assert {change.verb for change in changes.files} == {Verb.CREATE}
     assert [change.path for change in changes.files] == [file.path for file in FILES]
     proxy, kubelet = changes.units
-    assert (proxy.action, proxy.enable, proxy.daemon_reload, proxy.disable) == (
-        UnitAction.RESTART,
-        True,
-        True,
-        False,
-    )
-    assert (kubelet.action, kubelet.enable, kubelet.daemon_reload) == (UnitAction.RESTART, False, True)
+    assert (proxy.action, proxy.daemon_reload, proxy.disable) == (UnitAction.RESTART, True, False)
+    assert (kubelet.action, kubelet.daemon_reload) == (UnitAction.RESTART, True)
 
 
 @rule("R3")
@@ -266,13 +261,13 @@ def test_removal_deletes_what_was_ours_and_restores_what_was_there() -> None:
         RECORD,
         owned={**RECORD.owned, paths.FALLBACK_CONFIG: Owned(before=original, wrote=(FILES[2].digest,))},
     )
-    changes = diff(Desired(), CONVERGED, record)
+    changes = diff(Desired(), but(CONVERGED, proxy_linked=True), record)
     verbs = {change.path: change.verb for change in changes.files}
     assert verbs.pop(paths.FALLBACK_CONFIG) is Verb.RESTORE
     assert set(verbs.values()) == {Verb.DELETE}
     proxy, kubelet = (changes.unit(part) for part in (Part.PROXY, Part.KUBELET))
     assert proxy is not None
-    assert (proxy.action, proxy.disable, proxy.enable) == (UnitAction.STOP, True, False)
+    assert (proxy.action, proxy.disable) == (UnitAction.STOP, True)
     assert kubelet is not None
     assert (kubelet.action, kubelet.daemon_reload) == (UnitAction.RESTART, True)
 
@@ -295,14 +290,20 @@ def removed(**proxy: object) -> HostSnapshot:
     """After a removal that went through, except for the state of the proxy's unit."""
     state = replace(UnitState(paths.PROXY_UNIT), **proxy)  # type: ignore[arg-type]
     bare = but(CONVERGED, files={}, proxy=state, proxy_process=None)
-    return but(bare, on_relay=False, proxy_linked=False)
+    return but(bare, on_relay=False)
 
 
-def test_a_link_that_somebody_has_deleted_by_hand_comes_back_without_a_restart() -> None:
-    """Systemd goes on saying enabled until it reads its files again."""
-    unit = diff(DESIRED, but(CONVERGED, proxy_linked=False), RECORD).unit(Part.PROXY)
+@rule("R3")
+def test_a_link_that_starts_the_proxy_without_kubelet_goes_without_a_restart() -> None:
+    unit = diff(DESIRED, but(CONVERGED, proxy_linked=True), RECORD).unit(Part.PROXY)
     assert unit is not None
-    assert (unit.enable, unit.action) == (True, UnitAction.NOTHING)
+    assert (unit.disable, unit.daemon_reload, unit.action) == (True, True, UnitAction.NOTHING)
+
+
+def test_an_earlier_installation_that_comes_back_keeps_its_links() -> None:
+    desired = replace(DESIRED, proxy=replace(PROXY, generation=""))
+    unit = diff(desired, but(CONVERGED, proxy_linked=True), RECORD).unit(Part.PROXY)
+    assert unit is None or not unit.disable
 
 
 UNIT_RECORD = Record(owned={paths.PROXY_UNIT_FILE: Owned(wrote=("d",))})
@@ -388,7 +389,6 @@ def test_kubelet_on_its_base_endpoint_is_not_restarted_by_a_removal() -> None:
 
 
 def test_an_enabled_unit_of_somebody_else_is_disabled_before_its_file_is_replaced() -> None:
-    foreign = but(CONVERGED, proxy_process=process(""))
+    foreign = but(CONVERGED, proxy_process=process(""), proxy_linked=True)
     [unit] = [u for u in diff(DESIRED, foreign, Record()).units if u.part is Part.PROXY]
     assert unit.disable
-    assert unit.enable

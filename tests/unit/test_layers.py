@@ -42,7 +42,7 @@ NODE = (
     {"desired", "preflight_proxy", "preflight_files", "ownership"},
     {"facts", "await_kubelet", "await_proxy", "relay_steps"},
     {"adoption", "kept", "controls"},
-    {"pinning", "record", "kubelet_strategy"},
+    {"pinning", "record", "kubelet_strategy", "links", "ordering"},
     {"header", "kubelet_endpoint"},
     {"kubelet_command"},
 )

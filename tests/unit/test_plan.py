@@ -54,7 +54,6 @@ def test_a_first_install_follows_the_write_law_in_both_parts() -> None:
         (StepKind.WRITE, paths.PROXY_UNIT_FILE),
         (StepKind.WRITE, paths.FALLBACK_CONFIG),
         (StepKind.WRITE, paths.GUARD),
-        (StepKind.ENABLE, paths.PROXY_UNIT),
         (StepKind.DAEMON_RELOAD, ""),
         (StepKind.WRITE, paths.PROXY_ENVIRONMENT),
         (StepKind.RESTART, paths.PROXY_UNIT),

@@ -22,7 +22,7 @@ _CHANGES = {
     StepKind.WRITE,
     StepKind.DELETE,
     StepKind.RESTORE,
-    StepKind.ENABLE,
+    StepKind.DISABLE,
     StepKind.DAEMON_RELOAD,
 }
 _cut_off_before: set[tuple[str, ...]] = set()

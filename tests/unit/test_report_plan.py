@@ -188,7 +188,7 @@ def test_the_summary_is_one_line_for_people(changes: Changes, summary: str) -> N
 def test_the_plan_says_the_summary_first_then_warnings_and_every_step_with_its_reason() -> None:
     warning = Finding(Severity.WARN, "w", "a warning", "a hint")
     change = UnitChange(
-        "kubelet.service", Part.KUBELET, UnitAction.RESTART, ("one", "two"), daemon_reload=True, enable=True
+        "kubelet.service", Part.KUBELET, UnitAction.RESTART, ("one", "two"), daemon_reload=True, disable=True
     )
     kinds = ((StepKind.DAEMON_RELOAD, ""), (StepKind.RESTART, "kubelet.service"))
     steps = tuple(Step(kind, target, Part.KUBELET) for kind, target in kinds)

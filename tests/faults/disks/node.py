@@ -190,8 +190,7 @@ class Node:
 
 
 class _Systemd(FakeSystemd):
-    """Loads and starts both units from the files. Enablement is a link in a directory that comes and goes
-    with it, and systemd syncs neither (252, seen with strace)."""
+    """Loads and starts both units from the files."""
 
     def __init__(self, node: Node, kernel: Kernel) -> None:
         super().__init__(calls=node.fake.calls)
@@ -212,23 +211,6 @@ class _Systemd(FakeSystemd):
         """Reads all files."""
         for name, read in self.on_disk.items():
             self.units[name] = read(self.unit(name))
-
-    def enable(self, name: str) -> None:
-        super().enable(name)
-        directory = f"{self._node.fake.root}{posixpath.dirname(_ENABLED)}"
-        if not os.path.isdir(directory):
-            self._kernel.mkdir(directory, 0o755)
-        if os.path.lexists(f"{self._node.fake.root}{_ENABLED}"):
-            self._kernel.unlink(f"{self._node.fake.root}{_ENABLED}")
-        self._kernel.symlink(f"{_UNIT_DIRECTORY}/{name}", f"{self._node.fake.root}{_ENABLED}")
-        self._set(name, unit_file_state="enabled")
-
-    def disable(self, name: str) -> None:
-        super().disable(name)
-        for link in self._links():
-            self._kernel.unlink(link)
-            if not os.listdir(posixpath.dirname(link)):
-                self._kernel.rmdir(posixpath.dirname(link))
 
     def _enabled(self) -> bool:
         return bool(self._links())

@@ -53,7 +53,15 @@ STEPS = 14
 SHARE = 5  # lives of one host
 WIPE = "wipe"
 AGENT = "agent"
-PROXY_VERBS = ("stop", "disable", "unlink", "restart", "mask", "mask --runtime", AGENT)
+PROXY_VERBS = (
+    "stop",
+    "add-wants kubelet.service",
+    "add-wants multi-user.target",
+    "restart",
+    "mask",
+    "mask --runtime",
+    AGENT,
+)
 DRIFT = ("delete", "edit", "empty", "chmod", "chown", "link", "mask", "directory")
 PLACES = (BINARY, PROXY_ENVIRONMENT, FALLBACK, KUBELET_ENVIRONMENT, FORCE, EXTRA)
 MOST_EFFECTS = 36

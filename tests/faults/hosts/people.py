@@ -7,7 +7,7 @@ import posixpath
 from pathlib import Path
 
 from installer.model.names import Mode
-from installer.model.paths import PROXY_WANTED, RECORD
+from installer.model.paths import RECORD
 from tests.faults.hosts.ground import Edit
 from tests.faults.hosts.life import Life
 from tests.faults.hosts.lifemodel import (
@@ -157,12 +157,9 @@ class People:
     def command_proxy(self, verb: str) -> None:
         """Somebody thinks that the proxy is theirs to command."""
         life = self._life
-        if verb == "unlink":
-            life.node.path(PROXY_WANTED).unlink(missing_ok=True)
-        else:
-            life.host.systemctl(*verb.split(), PROXY, check=False)
-            life.since.proxy_started |= verb in ("stop", "restart")
-            life.note(MASK)
+        life.host.systemctl(*verb.split(), PROXY, check=False)
+        life.since.proxy_started |= verb in ("stop", "restart")
+        life.note(MASK)
         life.since.drifted = True
 
     def be_the_agent(self) -> None:

@@ -143,7 +143,7 @@ def describe(found: Assessment) -> dict[str, Any]:
 
 
 def _unit_line(change: UnitChange) -> str:
-    did = {"await": change.awaited, "disable": change.disable, "enable": change.enable}
+    did = {"await": change.awaited, "disable": change.disable}
     did |= {"daemon-reload": change.daemon_reload}
     words = [word for word, needed in did.items() if needed]
     action = [change.action.name.lower()] if change.action else []

@@ -29,6 +29,7 @@ from installer.model.plan import Step, StepKind
 from installer.model.proxy import NO_CACHE, ProxyCache
 from installer.node.kept import object_path
 from installer.node.kubelet_command import next_command_line, parse_base
+from installer.node.links import find_links
 from installer.node.pinning import find_resets
 from installer.node.record import Goes, Record, objects_of
 from installer.node.takeover import with_texts
@@ -129,9 +130,10 @@ class MemoryHost:
                 self.cache = NO_CACHE
             case StepKind.RESET_PINNING:
                 self._reset_pinning(everyone=resets_all)
-            case StepKind.ENABLE | StepKind.DISABLE:
-                self._link(step.kind is StepKind.ENABLE)
-                self.proxy = replace(self.proxy, unit_file_state="enabled" if self.linked else "disabled")
+            case StepKind.DISABLE:
+                for path in find_links(self.files):
+                    self.files.remove(path)
+                self.proxy = replace(self.proxy, unit_file_state="static")
             case StepKind.DAEMON_RELOAD:
                 self.reload()
             case StepKind.STOP:
@@ -162,13 +164,7 @@ class MemoryHost:
 
     @property
     def linked(self) -> bool:
-        return self.files.state(paths.PROXY_WANTED).kind is Kind.SYMLINK
-
-    def _link(self, linked: bool) -> None:
-        if linked:
-            self.files.link(paths.PROXY_WANTED, paths.PROXY_UNIT_FILE)
-        else:
-            self.files.remove(paths.PROXY_WANTED)
+        return bool(find_links(self.files))
 
     def reload(self) -> None:
         self.edited_base = False
@@ -215,7 +211,7 @@ class MemoryHost:
 
     def _load_proxy(self) -> None:
         there = self.files.state(paths.PROXY_UNIT_FILE)
-        state = ("enabled" if self.linked else "disabled") if there.kind is Kind.FILE else ""
+        state = ("enabled" if self.linked else "static") if there.kind is Kind.FILE else ""
         if self.proxy.load_state != "masked":
             load = "loaded" if there.kind is Kind.FILE else "not-found"
             mark = self._mark(paths.PROXY_UNIT_FILE)

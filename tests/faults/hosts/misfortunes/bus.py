@@ -16,7 +16,7 @@ from tests.faults.hosts.misfortunes.case import (
 from tests.faults.hosts.misfortunes.program import set_clock
 from tests.host.node import KUBELET_ENVIRONMENT, OURS, PROXY, PROXY_ENVIRONMENT
 
-_ENABLED = f"enable {PROXY}"
+_RELOADING = "daemon-reload"
 _STARTING = f"write {PROXY_ENVIRONMENT}"  # the last line before the proxy's start
 _MOVING = f"write {KUBELET_ENVIRONMENT}"  # the last line before kubelet's
 _SLOW = '{"serveDelaySeconds": 2}'
@@ -67,7 +67,7 @@ BUS = (
             when=when,
             rare=when != _STARTING,
         )
-        for when, before in ((_STARTING, Before.UPGRADE), (_ENABLED, Before.BARE), (_MOVING, Before.BARE))
+        for when, before in ((_STARTING, Before.UPGRADE), (_RELOADING, Before.BARE), (_MOVING, Before.BARE))
     ),
     *(
         Case(
@@ -178,7 +178,7 @@ LEFTOVERS = (
         5,
         ("as it was before",),
         before=Before.BARE,
-        when=_ENABLED,
+        when=_RELOADING,
         clock=True,
         rare=True,
     ),

@@ -14,7 +14,7 @@ from tests.host.node import (
     PROXY_UNIT,
 )
 
-_ENABLED = f"enable {PROXY}"
+_RELOADING = "daemon-reload"
 _STARTING = f"write {PROXY_ENVIRONMENT}"  # the last line before the proxy's start
 _MOVING = f"write {KUBELET_ENVIRONMENT}"  # the last line before kubelet's
 _NO_SPACE = "No space left on device"
@@ -90,14 +90,14 @@ FULL = (
     _full("/var/lib/cri-resmgr-installer", 0, before=Before.SAME),
     # At each write of a first installation: the next one fails.
     *(
-        _all_full(when, 5, Kubelet.STAYED, Before.BARE, rare=when != _ENABLED)
+        _all_full(when, 5, Kubelet.STAYED, Before.BARE, rare=when != _RELOADING)
         for when in (
             f"mark pending {PROXY_ENVIRONMENT}",
             f"write {BINARY}",
             f"write {GUARD}",
             f"write {FALLBACK}",
             f"write {PROXY_UNIT}",
-            _ENABLED,
+            _RELOADING,
             _STARTING,
             f"restart {PROXY}",
             "wait until the relay",
@@ -122,10 +122,10 @@ FULL = (
     # ... and of a removal, which needs no room.
     *(
         _all_full(when, 0, Kubelet.OWN, Before.SAME, "remove", rare=bool(when))
-        for when in ("", f"delete {KUBELET_ENVIRONMENT}", "wait until kubelet", f"disable {PROXY}")
+        for when in ("", f"delete {KUBELET_ENVIRONMENT}", "wait until kubelet", f"delete {PROXY_ENVIRONMENT}")
     ),
     _full("/run", 4, "/run has 0 MiB", "free some space", rare=False),
-    _full("/run", 6, "not enough space", "by hand, on the node", when=_ENABLED, rare=False),
+    _full("/run", 6, "not enough space", "by hand, on the node", when=_RELOADING, rare=False),
     Case(
         "/run has no room for one more file",
         shell("i=0; while touch /run/filler.$i 2>/dev/null; do i=$((i+1)); done"),
@@ -170,7 +170,7 @@ DISK = (
         6,
         ("Read-only file system", "remount"),
         before=Before.BARE,
-        when=_ENABLED,
+        when=_RELOADING,
     ),
     Case(
         "a directory that is read-only",
