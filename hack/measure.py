@@ -27,7 +27,7 @@ from installer.model import paths
 from installer.model.host import Health
 from installer.model.names import Mode
 from installer.node.reconcile import inspect
-from tests.lib.throwaway.host import ThrowawayHost
+from tests.lib.throwaway.host import NoHostError, ThrowawayHost
 from tests.lib.throwaway.kubelet import install_kubelet, wait_healthy
 from tests.lib.throwaway.payload import build_payload
 
@@ -356,4 +356,7 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except NoHostError as missing:
+        sys.exit(f"hack/bench: {missing}")

@@ -18,7 +18,7 @@ from types import FrameType
 
 from tests.lib import bootstrap
 from tests.lib.throwaway import real
-from tests.lib.throwaway.host import ThrowawayHost
+from tests.lib.throwaway.host import NoHostError, ThrowawayHost
 from tests.lib.throwaway.kubelet import install_kubelet, running_endpoint, wait_healthy
 from tests.lib.throwaway.payload import build_payload
 from tests.lib.throwaway.snapshot import difference, snapshot
@@ -167,4 +167,7 @@ def main() -> int:
 
 if __name__ == "__main__":
     os.environ.setdefault("PYTHONDONTWRITEBYTECODE", "1")
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except NoHostError as missing:
+        sys.exit(f"hack/demo: {missing}")

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from tests.lib import bootstrap
 from tests.lib.throwaway import real
+from tests.lib.throwaway.host import NoHostError
 
 #: Its module, how much of it is tried if nobody says, and what that counts.
 SUITES = {
@@ -99,4 +100,7 @@ def main() -> int:
     return 1 if table.bad else 0
 
 
-sys.exit(main())
+try:
+    sys.exit(main())
+except NoHostError as missing:
+    sys.exit(f"hack/faults: {missing}")

@@ -18,6 +18,7 @@ from tests.lib.program import KIT, lay_program
 from tests.lib.throwaway import furnish as furnishing
 from tests.lib.throwaway import real
 from tests.lib.throwaway.furnish import furnish_runtime, write
+from tests.lib.throwaway.host import may_not_mount
 from tests.lib.throwaway.kubelet import lay_kubelet_below
 from tests.lib.tree import KEPT, LOCK, PLACE, tree
 from tests.machine import agent
@@ -80,6 +81,8 @@ def missing_parts() -> list[str]:
         missing.append(f"this processor is {platform.machine()}, not x86_64")
     if os.geteuid() != 0:
         missing.append("not root")
+    else:
+        missing += may_not_mount()
     release = dict(line.partition("=")[::2] for line in Path("/etc/os-release").read_text().splitlines())
     if release.get("ID") != "debian":
         missing.append("only Debian has the kernel linux-image-cloud-amd64")

@@ -7,6 +7,7 @@ ends: see keeper.
 """
 
 import contextlib
+import functools
 import json
 import os
 import signal
@@ -32,6 +33,10 @@ class HostError(Exception):
     """A throwaway host did not do what was asked of it."""
 
 
+class NoHostError(HostError):
+    """This machine cannot boot a throwaway host; the message says why."""
+
+
 class ThrowawayHost:
     """A small machine of its own, for as long as the `with` block lasts.
 
@@ -44,6 +49,8 @@ class ThrowawayHost:
     def __init__(self, runtime: str = "containerd", boot: bool = True, image: Path | None = None) -> None:
         if runtime not in RUNTIME_SOCKETS:
             raise ValueError(f"runtime is one of {', '.join(RUNTIME_SOCKETS)}, not {runtime}")
+        if missing := missing_needs():
+            raise NoHostError(f"no throwaway host: {', '.join(missing)}")
         self.runtime = runtime
         self.boot_on_entry = boot
         self._lower = image or tree()
@@ -339,4 +346,19 @@ def missing_needs() -> list[str]:
     missing = [f"{name} is not installed" for name in NEEDED if name not in found]
     if os.geteuid() != 0:
         missing.append("not root")
-    return missing
+    return missing or may_not_mount()
+
+
+@functools.cache
+def may_not_mount() -> list[str]:
+    """What a container without privileges lacks of what a host is made with: tried, as seccomp, LSMs and user
+    namespaces forbid it as well as missing capabilities."""
+    tried = subprocess.run(
+        ["unshare", "--mount", "--propagation", "private", "--", "mount", "-t", "tmpfs", "tmpfs", "/mnt"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if tried.returncode != 0:
+        return [f"root may not mount here, CAP_SYS_ADMIN is needed ({tried.stderr.strip()})"]
+    return [f"{root} is not writable" for root in keeper.cgroup_roots() if not os.access(root, os.W_OK)]
