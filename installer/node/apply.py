@@ -394,7 +394,8 @@ class _Worker:
         raise self._failure(paths.PROXY_UNIT, f"the relay is not ready: {reason}")
 
     def _kubelet(self) -> KubeletStart:
-        return KubeletStart(self._plan, self._host, self._limits, self._failure, self._proxy)
+        start = self._progress.journal_from
+        return KubeletStart(self._plan, self._host, self._limits, self._failure, self._proxy, start)
 
 
 def _message(step: Step, error: InstallerError) -> str:

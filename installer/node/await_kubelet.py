@@ -17,6 +17,7 @@ from installer.node.kubelet_strategy import effective
 
 _POLL = 0.05  # seconds
 _SETTLE_POLL = 0.5  # seconds
+_GUARD_SAYS, _NOT_READY = "cri-resmgr-kubelet-guard: ", "the relay is not ready"  # see the script's `say`
 _CALM_SECONDS, _CALM_POLL = 10.0, 0.5
 
 Failure = Callable[[str, str], StepFailedError]
@@ -73,16 +74,24 @@ def check_steady(before: UnitState, now: UnitState, failure: Failure) -> None:
 
 
 class KubeletStart:
-    """One restart of kubelet by a plan. `proxy` is the proxy's unit as it was when its relay answered."""
+    """One restart of kubelet by a plan. `proxy` is the proxy's unit as it was when its relay answered,
+    `journal_from` where the journal ended before the restart."""
 
     def __init__(
-        self, plan: Plan, host: Host, limits: Limits, failure: Failure, proxy: UnitState | None
+        self,
+        plan: Plan,
+        host: Host,
+        limits: Limits,
+        failure: Failure,
+        proxy: UnitState | None,
+        journal_from: str,
     ) -> None:
         self._plan = plan
         self._host = host
         self._limits = limits
         self._failure = failure
         self._proxy = proxy
+        self._journal_from = journal_from
 
     def check_effective(self, step: Step) -> None:
         """Check that our lines are in force in the unit that systemd has loaded. Raises StepFailedError."""
@@ -152,4 +161,18 @@ class KubeletStart:
         if process is None or process.uses_relay is not relay:
             wanted = "the relay" if relay else "its base endpoint"
             has = (process and process.flag("--container-runtime-endpoint")) or "no endpoint"
-            raise self._failure(name, f"it did not start on {wanted}: its command line has {has}")
+            error = self._failure(name, f"it did not start on {wanted}: its command line has {has}")
+            if relay:
+                error = self._with_guards_reason(name, error)
+            raise error
+
+    def _with_guards_reason(self, name: str, error: StepFailedError) -> StepFailedError:
+        """The failure with what the guard says. The relay has answered: only if the guard does not find it
+        ready, or if the flag that it added got lost, may what is installed be to blame. Anything else lies
+        in kubelet's unit: its environment, its sandbox."""
+        self._host.journal.sync()
+        logged = self._host.journal.since(name, self._journal_from)
+        said = [line.partition(_GUARD_SAYS)[2] for line in logged if _GUARD_SAYS in line]
+        why = said[-1] if said else "nothing"
+        blameless = not said or (why.startswith("base endpoint") and _NOT_READY not in why)
+        return StepFailedError(f"{error.message}; the guard says: {why}", error.hint, blameless)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
-from installer.inputs.systemd_syntax import parse_unit
+from installer.inputs.systemd_syntax import Assignment, parse_unit
 from installer.model import paths
 from installer.model.host import HostSnapshot, Machine, Probe, UnitState
 from installer.model.names import Mode
@@ -18,6 +18,7 @@ from installer.node.facts import Facts
 from installer.node.header import digest_within
 from installer.node.preflight_files import check_deletions, check_file_systems, check_places
 from installer.node.preflight_proxy import check_cache, check_empty, check_placed, check_start, check_versions
+from installer.node.sandbox import confines
 
 if TYPE_CHECKING:
     from installer.inputs.payload import Payload
@@ -48,7 +49,7 @@ _NEIGHBOURS = (
     ),
 )
 """Other owners of kubelet's unit: part of their services' names (the finding's code), message, hint."""
-_PROXY_ALONE = frozenset({"ExecStart", "Type", "User", "RootDirectory", "PrivateNetwork"})
+_PROXY_ALONE = frozenset({"ExecStart", "Type"})
 _PROXY_NEEDS = frozenset({"Environment", "EnvironmentFile", "ExecStartPre", "ExecStartPost"})
 
 
@@ -96,6 +97,7 @@ def check_change(facts: Facts) -> tuple[Finding, ...]:
     return (
         *_check_running(facts),
         *_check_healthz(facts),
+        *_check_sandbox(facts),
         *_check_mask(snapshot.proxy.unit),
         *_check_proxy_drop_ins(probe),
         *_check_order(facts.unit, probe),
@@ -282,6 +284,8 @@ def _check_mask(unit: UnitState) -> Iterable[Finding]:
 def _check_proxy_drop_ins(probe: Probe) -> Iterable[Finding]:
     """Drop-ins that remove needed lines from the proxy's unit. What is installed would be blamed for the
     failure."""
+    for line in confines(probe.proxy_drop_ins, kubelet=False):
+        yield _confined("proxy-confined", paths.PROXY_UNIT, line)
     for text in probe.proxy_drop_ins:
         lines = [line for line in parse_unit(text) if line.section == "Service"]
         lost = {line.key for line in lines if line.key in _PROXY_ALONE}
@@ -293,6 +297,20 @@ def _check_proxy_drop_ins(probe: Probe) -> Iterable[Finding]:
                 "remove these lines, or the file; options of cri-resmgr belong in "
                 "EXTRA_OPTIONS.cfg of the configs",
             )
+
+
+def _check_sandbox(facts: Facts) -> Iterable[Finding]:
+    if facts.unit.load_state != "masked":
+        for line in confines(facts.snapshot.base.texts, kubelet=True):
+            yield _confined("kubelet-confined", facts.unit.name, line)
+
+
+def _confined(code: str, unit: str, line: Assignment) -> Finding:
+    return refusal(
+        code,
+        f"{line.path} sets {line.key}={line.value}: {unit} would not reach the proxy and what starts it",
+        "remove that line, or exclude this node (nodeSelector of the DaemonSet)",
+    )
 
 
 def _check_order(kubelet: UnitState, probe: Probe) -> Iterable[Finding]:

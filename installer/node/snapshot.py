@@ -343,14 +343,17 @@ def _kubelet_version(host: Host, snapshot: HostSnapshot) -> str:
 
 
 def _proxy_drop_ins(files: Files) -> tuple[UnitText, ...]:
-    """For a unit that need not exist yet. Of two files with the same name, the one in the first directory
-    counts."""
+    """For a unit that need not exist yet: its own, those for a prefix of its name, and those for every
+    service. Of two files with the same name, the one in the first directory counts (systemd.unit(5))."""
+    words = paths.PROXY_UNIT.removesuffix(".service").split("-")
+    prefixes = ["-".join(words[:count]) + "-.service" for count in range(len(words) - 1, 0, -1)]
+    units = (paths.PROXY_UNIT, *prefixes, "service")
     first: dict[str, str] = {}
-    for directory in (f"{directory}/{paths.PROXY_UNIT}.d" for directory in paths.UNIT_DIRECTORIES):
+    for directory in (f"{directory}/{unit}.d" for unit in units for directory in paths.UNIT_DIRECTORIES):
         for name in files.list(directory):
             if name.endswith(".conf") and files.read(f"{directory}/{name}", 0) is not None:
                 first.setdefault(name, f"{directory}/{name}")
-    return _texts(files, first.values())
+    return _texts(files, (first[name] for name in sorted(first)))
 
 
 def _unwritable(host: Host, directory: str) -> str | None:

@@ -42,7 +42,7 @@ NODE = (
     {"desired", "preflight_proxy", "preflight_files", "ownership"},
     {"facts", "await_kubelet", "await_proxy", "relay_steps"},
     {"adoption", "kept", "controls"},
-    {"pinning", "record", "kubelet_strategy", "links", "ordering"},
+    {"pinning", "record", "kubelet_strategy", "links", "ordering", "sandbox"},
     {"header", "kubelet_endpoint"},
     {"kubelet_command"},
 )

@@ -243,7 +243,7 @@ class _Systemd(FakeSystemd):
             if key == "EnvironmentFile":
                 files.append((value, True))
             elif key == "ExecStartPre":
-                words = tuple(value.split())
+                words = tuple(value.removeprefix("+").split())
                 before.append(ExecLine(words[0], words))
         command = ExecLine(_COMMAND[0], (*_COMMAND, "$KUBELET_EXTRA_ARGS"))
         self.details[KUBELET] = UnitDetail((command,), tuple(before), tuple(files))

@@ -1,0 +1,33 @@
+"""Which settings of a unit hide from our lines what they need."""
+
+import pytest
+
+from installer.model.host import UnitText
+from installer.node.sandbox import confines
+
+
+@pytest.mark.parametrize(
+    ("line", "found"),
+    [
+        ("ProtectSystem=strict", False),
+        ("BindReadOnlyPaths=/sys /proc", False),
+        ("BindPaths=/opt", False),
+        ("BindPaths=/run:/run:rbind", False),
+        ("BindPaths=-/srv:/opt", True),
+        ("BindPaths=/run/cri-resmgr:/run", True),
+        ("TemporaryFileSystem=/tmp /var/run:ro", True),
+        ("TemporaryFileSystem=/opt:ro\nTemporaryFileSystem=", False),
+        ("TemporaryFileSystem=/opt\nBindReadOnlyPaths=/opt/intel", False),
+        ("TemporaryFileSystem=/option", False),
+        ("TemporaryFileSystem=/", True),
+        ("RootDirectory=/", False),
+        ("RootDirectory=/srv\nRootDirectory=", False),
+        ("RootImage=/srv/image", True),
+        ("User=root", False),
+        ("User=kubelet", True),
+        ("InaccessiblePaths=/opt", False),
+        ("InaccessiblePaths=-/run/cri-resmgr", True),
+    ],
+)
+def test_what_confines_kubelet(line: str, found: bool) -> None:
+    assert bool(confines((UnitText("x.conf", f"[Service]\n{line}\n"),), kubelet=True)) is found
