@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from installer.errors import UnservableHostError
@@ -63,6 +63,16 @@ def resolved(root: Path, path: str) -> tuple[str, os.stat_result]:
         return way.outside(), status
 
 
+def directories(root: Path, path: str) -> list[tuple[str, os.stat_result]]:
+    """Every directory that is passed on the way to `path`, links and `path` itself followed, as far as it
+    exists: its path below the root, and its status. Raises UnservableHostError like `parent_of`."""
+    with _walked(root, path) as way:
+        way.seen.append(("/", os.fstat(way.root)))
+        with suppress(FileNotFoundError, NotADirectoryError):
+            way.to_end(follow=True)
+        return [(name, status) for name, status in way.seen if stat.S_ISDIR(status.st_mode)]
+
+
 def link_target(place: str) -> str:
     """The target of the symlink that `opened` found at `place`."""
     return os.readlink("", dir_fd=int(place.rpartition("/")[2]))
@@ -82,6 +92,11 @@ class _Way:
         self._links = 0
         self._names: list[str] = []
         self._open = [os.open(root, _ROOT)]
+        self.seen: list[tuple[str, os.stat_result]] = []
+
+    @property
+    def root(self) -> int:
+        return self._open[0]
 
     def close(self) -> None:
         for descriptor in self._open:
@@ -133,6 +148,7 @@ class _Way:
             error.filename = self._outside([*self._names, name])
             raise
         self._names.append(name)
+        self.seen.append(("/" + "/".join(self._names), os.fstat(self._open[-1])))
 
     def _leave(self) -> None:
         if not self._names:

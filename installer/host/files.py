@@ -18,7 +18,7 @@ from pathlib import Path
 
 from installer.errors import InstallerError, UnservableHostError
 from installer.host import disk, selinux
-from installer.host.chase import components, link_target, opened, parent_of
+from installer.host.chase import components, directories, link_target, opened, parent_of
 from installer.host.ports import KnownDigest, Unwritable
 from installer.host.selinux import FilePolicy
 from installer.model.host import ABSENT, Content, FileState, HostPath, Identity, Kind
@@ -35,6 +35,8 @@ _READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
 class RootedFiles:
     """The Files port below `root`. `kernel` makes the changes. With `labels`, new files get the label from
     the host's SELinux policy."""
+
+    _root_user = 0
 
     def __init__(self, root: Path, kernel: disk.Kernel | None = None, *, labels: bool = False) -> None:
         self.root = root
@@ -97,6 +99,17 @@ class RootedFiles:
     def unwritable(self, directory: str, *, programs: bool = False) -> Unwritable | None:
         with self._nearest(directory) as place:
             return disk.unwritable(place, programs=programs)
+
+    def exposed(self, path: str) -> dict[str, str]:
+        found = {}
+        with contextlib.suppress(UnservableHostError):
+            for place, status in directories(self.root, path):
+                if status.st_uid != self._root_user:
+                    found[place] = f"belongs to user {status.st_uid}, not to root"
+                elif status.st_mode & 0o022:
+                    mode = stat.S_IMODE(status.st_mode)
+                    found[place] = f"may be written by others than root (mode {mode:04o})"
+        return found
 
     @contextlib.contextmanager
     def _nearest(self, path: str) -> Iterator[str]:

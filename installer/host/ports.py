@@ -130,6 +130,12 @@ class Files(Protocol):
         """Bytes free for root on the file system of `path` or of its nearest existing parent."""
         ...
 
+    def exposed(self, path: str) -> dict[str, str]:
+        """The directories on the way to `path`, links followed, and `path` itself if it is one, that anyone
+        but root owns or may write: path -> why. A POSIX ACL that lets somebody write shows as the group's
+        bit."""
+        ...
+
     def unwritable(self, directory: str, *, programs: bool = False) -> Unwritable | None:
         """Why nothing can be written to `directory` (or its nearest existing parent), or no `programs` can
         run there; None if they can. Checks the mount and the permissions, and writes nothing. A file is

@@ -426,6 +426,7 @@ class HostSnapshot:
     probe: Probe | None = None  # None until it is needed
     pause: str = ""  # why nothing may be changed; empty: it may
     damaged: frozenset[str] = frozenset()  # digests of kept contents that are damaged or missing
+    exposed: Mapping[str, str] = field(default_factory=dict)  # directory on the way to our files -> why
     accepts_plugins: bool = False  # the runtime listens for NRI plugins; read only if one is to follow
 
     @property

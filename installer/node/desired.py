@@ -81,7 +81,7 @@ def guard_seconds(settings: Settings, detail: UnitDetail) -> int:
     return max(1, min(wanted, detail.timeout_start_usec // _MICROSECONDS - _START_RESERVE))
 
 
-_NO_EXTRA_OPTIONS = '# None were given: an EXTRA_OPTIONS.cfg of others has no effect.\nEXTRA_OPTIONS=""'
+_NO_EXTRA_OPTIONS = '# None were given.\nEXTRA_OPTIONS=""'
 
 
 def desired_proxy(
@@ -93,7 +93,7 @@ def desired_proxy(
     and its policy: SIGHUP makes the proxy re-read the rest.
     """
     fallback = DEFAULT_FALLBACK if configs.fallback is None else configs.fallback
-    unit, unit_digest = with_header(_unit(settings))
+    unit, unit_digest = with_header(_unit(settings, configs))
     environment = _environment(settings, configs, endpoint)
     if configs.force is None:
         configuration = digest_of("fallback", fallback)
@@ -127,15 +127,19 @@ def desired_proxy(
     return tuple(files), desired
 
 
-def _unit(settings: Settings) -> bytes:
-    """The unit, with header and digest still to be filled in.
+def _unit(settings: Settings, configs: Configs) -> bytes:
+    """The unit, with header and digest still to be filled in. It names EXTRA_OPTIONS.cfg only if we write it:
+    the file of others could set any variable of the proxy and of the guard.
 
     Its start, and any job that kubelet's start may wait for, ends within kubelet's budget, but always 2 s
     after the guard's share of two thirds: a slow machine is not a hanging guard.
     """
     budget = settings.kubelet.guard_seconds
     milliseconds = max(budget * 5_000 // 6, budget * 2_000 // 3 + 2_000)
-    return fill("cri-resource-manager.service.in", start_timeout=f"{milliseconds}ms").encode()
+    text = fill("cri-resource-manager.service.in", start_timeout=f"{milliseconds}ms")
+    if configs.extra_options is None:
+        text = text.replace(f"EnvironmentFile=-{paths.EXTRA_OPTIONS}\n", "")
+    return text.encode()
 
 
 def _environment(settings: Settings, configs: Configs, endpoint: str) -> bytes:
@@ -183,12 +187,21 @@ def fleet_generation(inputs: Inputs) -> str:
     proxy_files, _proxy = desired_proxy(settings, inputs.configs, inputs.payload, _ANY_ENDPOINT)
     kubelet_files, _kubelet = desired_kubelet(settings, UnitDetail(), _ANY_CHOICE)
     digests = (f"{file.path} {file.digest}" for file in (*proxy_files, *kubelet_files))
-    given = settings.model_dump_json(
+    return digest_of(*digests, _given(settings))[:_NAME_LENGTH]
+
+
+def settings_digest(settings: Settings) -> str:
+    """What an attempt is made with besides the files that it puts in place."""
+    return digest_of(_given(settings))
+
+
+def _given(settings: Settings) -> str:
+    """The settings of proxy, kubelet and configs that are not the default."""
+    return settings.model_dump_json(
         include={"proxy": True, "configs": True, "kubelet": True},
         exclude={"kubelet": {"drop_in_directory"}},
         exclude_defaults=True,
     )
-    return digest_of(*digests, given)[:_NAME_LENGTH]
 
 
 def build_desired(

@@ -16,7 +16,13 @@ from installer.model.names import Mode
 from installer.model.plan import Changes, Desired, Finding, refusal, warning
 from installer.node.facts import Facts
 from installer.node.header import digest_within
-from installer.node.preflight_files import check_deletions, check_file_systems, check_places
+from installer.node.preflight_files import (
+    check_deletions,
+    check_exposed,
+    check_extra_options,
+    check_file_systems,
+    check_places,
+)
 from installer.node.preflight_proxy import check_cache, check_empty, check_placed, check_start, check_versions
 from installer.node.sandbox import confines
 
@@ -83,6 +89,8 @@ def check_host(facts: Facts) -> tuple[Finding, ...]:
         *unit,
         *(() if unusable else facts.kubelet.refusals),
         *_check_machine(snapshot.machine, inputs.payload),
+        *check_exposed(snapshot),
+        *check_extra_options(snapshot, facts.desired, facts.changes),
         *inputs.configs.warnings,
         *check_cache(facts),
         *check_placed(snapshot),

@@ -10,8 +10,8 @@ from collections.abc import Iterable
 
 from installer.host.ports import Unwritable
 from installer.model import paths
-from installer.model.host import Probe
-from installer.model.plan import Changes, Finding, Verb, refusal
+from installer.model.host import ABSENT, HostSnapshot, Probe
+from installer.model.plan import Changes, Desired, Finding, Verb, refusal, warning
 
 _MIB = 1 << 20
 _REMEDY_IMMUTABLE = "find out why it is immutable, then `chattr -i` it"
@@ -26,6 +26,25 @@ def check_file_systems(probe: Probe, changes: Changes, binary_size: int) -> Iter
         yield from _check_binary(probe, binary_size)
     if changes.disturb:
         yield from _check_run(probe)
+
+
+def check_exposed(snapshot: HostSnapshot) -> Iterable[Finding]:
+    for directory, why in sorted(snapshot.exposed.items()):
+        yield refusal(
+            "directory-exposed",
+            f"{directory} {why}: whoever may write there could run programs as root",
+            f"look at what lies in it, then `chown root {directory} && chmod go-w {directory}`",
+        )
+
+
+def check_extra_options(snapshot: HostSnapshot, desired: Desired, changes: Changes) -> Iterable[Finding]:
+    of_us = {file.path for file in desired.files} | {change.path for change in changes.files}
+    if paths.EXTRA_OPTIONS not in of_us and snapshot.files.get(paths.EXTRA_OPTIONS, ABSENT).exists:
+        yield warning(
+            "extra-options-foreign",
+            f"{paths.EXTRA_OPTIONS} is not ours and has no effect",
+            "if you want its options, give that file with the configs (--configs)",
+        )
 
 
 def check_places(changes: Changes) -> tuple[Finding, ...]:

@@ -83,7 +83,8 @@ def take_snapshot(host: Host, machine: Machine, settings: Settings, record: Reco
     """Everything but the probe. Raises OSError, and UnservableHostError if the host has no system bus."""
     now = _read(host, settings, record, _FIRST_SECONDS)
     nri = settings.removal.successor == "nri" and _accepts_plugins(host.files)
-    return replace(now, machine=machine, base=_read_base(host, now.kubelet), accepts_plugins=nri)
+    base = _read_base(host, now.kubelet)
+    return replace(now, machine=machine, base=base, exposed=_exposed(host, settings), accepts_plugins=nri)
 
 
 def refresh(
@@ -221,6 +222,16 @@ def _paths(settings: Settings, record: Record) -> list[str]:
     drop_in = paths.drop_in(settings.kubelet.drop_in_directory, settings.kubelet.unit)
     kept = map(object_path, objects_of(record))
     return sorted({*paths.OUR_FILES, drop_in, *record.going(Goes.BACK), *kept})
+
+
+def _exposed(host: Host, settings: Settings) -> dict[str, str]:
+    """Who may write into a directory on the way to our files, decides what runs as root on this host."""
+    drop_in = paths.drop_in(settings.kubelet.drop_in_directory, settings.kubelet.unit)
+    files = {posixpath.dirname(path) for path in (*paths.OUR_FILES, drop_in, paths.RELAY_SOCKET)}
+    found = {}
+    for directory in sorted({*files, paths.OBJECTS, paths.OUR_RUNTIME, paths.PROXY_STATE[0]}):
+        found.update(host.files.exposed(directory))
+    return found
 
 
 def _exists(files: Files, path: str) -> bool:

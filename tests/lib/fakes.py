@@ -57,6 +57,7 @@ class FakeFiles(RootedFiles):
         self.fail: Callable[[str, str], None] = lambda _method, _path: None
         status = root.stat()
         self._owner = (status.st_uid, status.st_gid)
+        self._root_user = status.st_uid
 
     def _note(self, method: str, path: str, detail: object = None) -> None:
         self.calls.append(Call(method, path, detail))

@@ -260,7 +260,9 @@ class _Systemd(FakeSystemd):
         if method == "stop":
             return self._succeed(method, unit)
         node = self._node
-        variables = node.variables(paths.EXTRA_OPTIONS) | node.variables(paths.PROXY_ENVIRONMENT)
+        text = node.read(unit.fragment_path) or b""
+        extra = node.variables(paths.EXTRA_OPTIONS) if paths.EXTRA_OPTIONS.encode() in text else {}
+        variables = extra | node.variables(paths.PROXY_ENVIRONMENT)
         config = variables.get("CONFIG_OPTIONS", "").rpartition(" ")[2]
         binary = node.read(paths.BINARY) or b""
         works = binary.endswith(_END) and BREAKS not in binary and node.read(config)

@@ -29,6 +29,9 @@ class MemoryFiles:
     def state(self, path: str, known: KnownDigest | None = None) -> FileState:
         return self.at.get(path, ABSENT)
 
+    def exposed(self, path: str) -> dict[str, str]:
+        return {}
+
     def read(self, path: str, limit: int = 1 << 20) -> bytes | None:
         return self.state(path).content
 
