@@ -18,7 +18,7 @@ from installer.model.plan import Assessment, Changes, Desired, Finding, Plan, Un
 from installer.model.proxy import PolicyInForce, Repinning
 from installer.node.adoption import describe_adoption, find_reduced
 from installer.node.controls import due_controls
-from installer.node.desired import build_desired, runtime_endpoint
+from installer.node.desired import build_desired, runtime_endpoint, settings_digest
 from installer.node.diff import diff
 from installer.node.facts import Facts
 from installer.node.kept import check_kept
@@ -26,7 +26,7 @@ from installer.node.kubelet_strategy import KubeletAnalysis, analyse_kubelet
 from installer.node.pinning import find_resets, was_cut_off
 from installer.node.plan import Options, leaves_to, order_steps
 from installer.node.preflight import check
-from installer.node.record import Record, RecordStatus, leftovers_of_ours, was_moving_kubelet
+from installer.node.record import Failure, Record, RecordStatus, leftovers_of_ours, was_moving_kubelet
 
 _WHY_ADOPTED = "containers that it does not know have to be adopted"
 WEIGHT_TAKEN = "weight-taken"  # the code of a finding
@@ -52,7 +52,7 @@ def assess(
     findings = check(facts)
     if facts.changes or not removing:
         findings = (*noted, *_record_findings(facts, record, status), *findings)
-    failed = record.failed.get(facts.desired.generation)
+    failed = _failed_before(facts, record)
     return Assessment(
         replace(_plan(facts, record, nonce), findings=findings),
         snapshot,
@@ -63,6 +63,14 @@ def assess(
         as_installed=installed is not None,
         unchecked=not removing and _is_unchecked(facts, record),
     )
+
+
+def _failed_before(facts: Facts, record: Record) -> Failure | None:
+    """The failure of this generation on this host with these settings: deadlines are in no file."""
+    failed = record.failed.get(facts.desired.generation)
+    if failed is None or not failed.made_with or settings_digest(facts.settings) in failed.made_with:
+        return failed
+    return None
 
 
 def _compare(

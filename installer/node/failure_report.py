@@ -152,8 +152,8 @@ def rolled_back(
     message = failure.message
     if blamed:
         what_next = (
-            "This generation is remembered and not retried: change an input (settings, configs, "
-            f"payload), or run `{_INSTALLER} install --retry`."
+            "This generation is remembered and not retried: change an input (configs, payload, settings of "
+            f"proxy or kubelet), or run `{_INSTALLER} install --retry`."
         )
     elif unsaved is not None:
         message += f"\nand afterwards: {unsaved.message}"

@@ -320,10 +320,12 @@ class RecordStore:
             found[payload_file] = Identity.of(os.stat(payload_file))
         return {path: (identity, digest) for path, identity in found.items() if identity}
 
-    def blame(self, generation: str, reason: str, clock: Clock) -> None:
-        """Remember that this generation failed in a sound environment, so that it is not retried. Closing
-        saves this: until then the next run has to finish the rollback."""
-        failure = Failure(reason, clock.now())
+    def blame(self, generation: str, reason: str, clock: Clock, made_with: str) -> None:
+        """Remember that this generation failed in a sound environment with these settings, so that it is not
+        retried. Closing saves this: until then the next run has to finish the rollback."""
+        earlier = self.record.failed.get(generation)
+        attempts = dict.fromkeys((*(earlier.made_with if earlier else ()), made_with))
+        failure = Failure(reason, clock.now(), tuple(attempts))
         self.record = replace(self.record, failed={**self.record.failed, generation: failure})
 
     def _settle(self) -> None:

@@ -60,7 +60,10 @@ def _refuse(plan: Plan) -> None:
 
 def _not_tried_again(assessment: Assessment, inputs: Inputs) -> RolledBackError:
     message = f"this generation failed on this host and is not retried: {assessment.remembered_failure}"
-    hint = "change an input (settings, configs, payload), or run `cri-resmgr-installer install --retry`"
+    hint = (
+        "change an input (configs, payload, settings of proxy or kubelet), "
+        "or run `cri-resmgr-installer install --retry`"
+    )
     return RolledBackError(message, hint, True, fleet_generation(inputs))
 
 

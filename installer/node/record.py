@@ -88,6 +88,8 @@ class Owned:
 class Failure:
     reason: str
     time: str
+    # The settings of the attempts that failed, by digest (`settings_digest`); none in an earlier record.
+    made_with: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,6 +29,7 @@ from installer.model.plan import Assessment, Changes, Desired, Plan, StepKind
 from installer.model.proxy import Repinning, fatal_lines
 from installer.node.controls import due_controls
 from installer.node.converge import converge, limits_of
+from installer.node.desired import settings_digest
 from installer.node.diff import diff
 from installer.node.failure_report import (
     failed_twice,
@@ -265,5 +266,6 @@ def _blame(assessment: Assessment, failure: StepFailedError, run: Run) -> bool:
             return False
     except (InstallerError, OSError):
         return False
-    run.store.blame(desired.generation, failure.message, run.host.clock)
+    made_with = settings_digest(run.settings)
+    run.store.blame(desired.generation, failure.message, run.host.clock, made_with)
     return True

@@ -366,6 +366,46 @@ def test_the_last_fatal_line_of_what_failed_is_in_the_message(node: Node, payloa
     assert "cannot open the device" in ended.value.message.splitlines()[0]
 
 
+@rule("R8")
+@pytest.mark.parametrize(
+    ("section", "key", "value"),
+    [
+        ("proxy", "start_timeout_seconds", 90),
+        ("proxy", "dead_seconds", 90),
+        ("proxy", "existing_containers", "refuse"),
+        ("kubelet", "start_timeout_seconds", 90),
+        ("kubelet", "settle_seconds", 2),
+        ("kubelet", "healthz_url", "http://127.0.0.1:10249/healthz"),
+        ("kubelet", "guard_seconds", 20),
+    ],
+)
+def test_a_failure_is_remembered_with_all_that_the_attempt_was_made_with(
+    node: Node, payload: Path, section: str, key: str, value: object
+) -> None:
+    """Also with what no file of ours says. Each attempt that failed is remembered, not only the last."""
+    release(payload, "two", works=False)
+    changed = getattr(SETTINGS, section).model_copy(update={key: value})
+    settings = (SETTINGS, SETTINGS.model_copy(update={section: changed}))
+    for each in settings:
+        asked = Request(Mode.INSTALL, each, payload)
+        assert not inspect(asked, node.fake.host).remembered_failure
+        with pytest.raises(RolledBackError, match="fail") as ended:
+            reconcile(asked, node.fake.host, silent)
+        assert "and is not retried" not in ended.value.message
+    for each in settings:
+        with pytest.raises(RolledBackError, match="and is not retried"):
+            reconcile(Request(Mode.INSTALL, each, payload), node.fake.host, silent)
+
+
+def test_what_no_attempt_is_made_with_retries_nothing(node: Node, payload: Path) -> None:
+    release(payload, "two", works=False)
+    with pytest.raises(RolledBackError):
+        reconcile(Request(Mode.INSTALL, SETTINGS, payload), node.fake.host, silent)
+    status = SETTINGS.status.model_copy(update={"listen": ":9464"})
+    asked = Request(Mode.INSTALL, SETTINGS.model_copy(update={"status": status}), payload)
+    assert inspect(asked, node.fake.host).remembered_failure
+
+
 class Killed(BaseException):
     """The run ends, and nothing of it goes on."""
 
