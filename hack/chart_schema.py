@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import yaml
 from pydantic import BaseModel, Field
@@ -24,7 +24,7 @@ class Hooks(BaseModel, extra="forbid"):
     """What `helm uninstall` and `helm test` run."""
 
     image: ImageReference = ""
-    uninstall: bool = True
+    uninstall: bool | Literal["argocd"] = True
 
 
 class ChartValues(Values):

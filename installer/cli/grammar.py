@@ -264,6 +264,8 @@ def _add_cluster_verbs(add: Callable[[str, str, str], Parser]) -> None:
     wait = "give up when no node makes progress for this long; default: the setting removal.waitSeconds"
     uninstall.add_argument("--wait", type=_seconds, metavar="SECONDS", help=wait)
     uninstall.flag("--leave-nodes", help="delete everything even if some nodes are not clean")
+    release = "do nothing unless this Helm release has installed it: for the hook of the chart"
+    uninstall.add_argument("--helm-release", default="", metavar="NAMESPACE/NAME", help=release)
     sure = uninstall.add_mutually_exclusive_group()
     sure.add_argument("--yes", action="store_true", help="do not ask for confirmation")
     preview = "show what would be done; exit 3 if there is anything to do"

@@ -77,11 +77,22 @@ def run_rollout(arguments: argparse.Namespace, options: Options) -> int:
 def run_uninstall(arguments: argparse.Namespace, options: Options) -> int:
     """Clean every node, and delete everything. Raises InstallerError."""
     with _cluster(arguments) as api:
-        from installer.operator.uninstall import UninstallOptions, describe, find, left_behind, uninstall
+        from installer.operator.uninstall import (
+            UninstallOptions,
+            describe,
+            find,
+            left_behind,
+            not_released,
+            uninstall,
+        )
         from installer.report.events import build_reporter
 
         emit = build_reporter(options.output, sys.stdout, options.verbose)
         wanted = UninstallOptions(arguments.namespace, arguments.name, arguments.wait, arguments.leave_nodes)
+        release = arguments.helm_release
+        if release and (why := not_released(api, wanted, release)):
+            emit(Event("uninstall.skipped", why))
+            return 0
         target = find(api, wanted)
         for line in describe(target, wanted):
             emit(line)

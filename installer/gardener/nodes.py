@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from installer.model.daemon import Phase
 from installer.model.event import name_some
 from installer.model.instant import parse_time, plain_time
-from installer.model.names import COMPONENT_LABEL, COMPONENTS, OURS, Mode, our_selector
+from installer.model.names import COMPONENT_LABEL, COMPONENTS, Mode, our_selector
 from installer.operator.api import DAEMON_SETS, NODES, PODS, KubeApi
+from installer.operator.homes import SYSTEM, namespace_of
 from installer.operator.judge import PodView, read_pods, read_status
 from installer.operator.kube_objects import (
     Object,
@@ -90,15 +91,17 @@ def name_nodes(nodes: Sequence[Node]) -> str:
     return name_some([f"{each.name} ({each.why})" for each in nodes], _NAMED)
 
 
-def ask_nodes(api: KubeApi, mode: Mode, now: float) -> Nodes:
+def ask_nodes(api: KubeApi, instance: str, mode: Mode, now: float) -> Nodes:
     """Judge the nodes: by one request where all is well, by some more otherwise. A removal is done only where
-    neither a DaemonSet nor a pod of an installation is left: whoever created them, they would bring it back.
+    neither a DaemonSet nor a pod of the installation is left: whoever created them, they would bring it back.
 
     Raises ApiError.
     """
-    sets = {text_at(each, *_COMPONENT): each for each in api.list_objects(DAEMON_SETS, OURS)}
-    if mode is Mode.REMOVE and (ending := _find_ending(api, sets.get(COMPONENTS[Mode.INSTALL]), now)):
-        return ending
+    namespace, sets = _find_sets(api, instance)
+    if mode is Mode.REMOVE:
+        pods = _pods(api, instance, Mode.INSTALL, namespace)
+        if ending := _find_ending(api, sets.get(COMPONENTS[Mode.INSTALL]), pods, now):
+            return ending
     daemon_set = sets.get(COMPONENTS[mode])
     if daemon_set is None:
         removal = "The removal is about to be applied in the Shoot."
@@ -106,13 +109,27 @@ def ask_nodes(api: KubeApi, mode: Mode, now: float) -> Nodes:
         return Nodes(pending=removal if mode is Mode.REMOVE else install)
     if is_rolled_out(daemon_set):
         return Nodes(count=number_at(daemon_set, "status", "desiredNumberScheduled"))
-    pods = _pods(api, mode, text_at(daemon_set, "metadata", "namespace"))
+    pods = _pods(api, instance, mode, namespace)
     return judge(daemon_set, pods, _nodes_of(api, daemon_set), now)
 
 
-def _pods(api: KubeApi, mode: Mode, namespace: str = "") -> dict[str, PodView]:
+def _find_sets(api: KubeApi, instance: str) -> tuple[str, dict[str, Object]]:
+    """Return the namespace of the DaemonSets, and these by their components. In other namespaces, anyone may
+    have created one with our labels. Raises ApiError."""
+
+    def list_in(namespace: str) -> dict[str, Object]:
+        found = api.list_objects(DAEMON_SETS, our_selector(instance), namespace)
+        return {text_at(each, *_COMPONENT): each for each in found}
+
+    if sets := list_in(SYSTEM):
+        return SYSTEM, sets
+    namespace = namespace_of(api, instance)
+    return namespace, {} if namespace == SYSTEM else list_in(namespace)
+
+
+def _pods(api: KubeApi, instance: str, mode: Mode, namespace: str) -> dict[str, PodView]:
     """Return the pods of one mode by their nodes."""
-    return by_node(api.list_objects(PODS, our_selector(mode=mode), namespace))
+    return by_node(api.list_objects(PODS, our_selector(instance, mode), namespace))
 
 
 def by_node(pods: Iterable[Object]) -> dict[str, PodView]:
@@ -125,12 +142,13 @@ def _nodes_of(api: KubeApi, daemon_set: Object) -> dict[str, NodeState]:
     return read_nodes(api.list_objects(NODES, selector))
 
 
-def _find_ending(api: KubeApi, installed: Object | None, now: float) -> Nodes | None:
+def _find_ending(
+    api: KubeApi, installed: Object | None, pods: Mapping[str, PodView], now: float
+) -> Nodes | None:
     """Return what is left of an installation; None if nothing is left, except on nodes that are given up.
 
     Raises ApiError.
     """
-    pods = _pods(api, Mode.INSTALL)
     if installed is None and not pods:
         return None
     nodes = _nodes_of(api, installed or {}) if pods else {}

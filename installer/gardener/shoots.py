@@ -22,7 +22,7 @@ from installer.gardener.work_queue import WorkQueue
 from installer.model.names import Mode
 from installer.operator.api import SECRETS, ApiError, KubeApi
 from installer.operator.inventory import delete_installation
-from installer.operator.kube_objects import mapping_at
+from installer.operator.kube_objects import cut_line, mapping_at
 
 _ACCESS = ("gardener-internal", "gardener")
 """Secrets of a Shoot's namespace with a kubeconfig of its API server, the nearer address first
@@ -149,20 +149,25 @@ class Shoots:
             self._answered(namespace)
 
     def _fetch(self, namespace: str, question: _Question) -> Nodes | Swept:
+        """Whatever the question raises is its answer: a hostile API server may send what no client expects,
+        and a question without an answer would never be asked again."""
         sweeps, now = question.what is _What.SWEEP, time.time()
         try:
             client = self._client_of(namespace)
             with client.within(_SWEEP_SECONDS if sweeps else _ASK_SECONDS):
                 if question.what is _What.NODES:
-                    return ask_nodes(client, question.mode, now)
+                    return ask_nodes(client, self._instance, question.mode, now)
                 if sweeps:
                     return sweep(client, self._instance, now)
                 delete_installation(client, self._instance)
                 return Nodes(pending="The DaemonSet of the installation is being deleted.")
-        except ApiError as error:
+        except Exception as error:
+            if not isinstance(error, ApiError):
+                self._log(f"{namespace}: {type(error).__name__}: {cut_line(str(error))}; this is a bug")
             self._disconnect(namespace)
             what = "what is left there" if sweeps else "its nodes"
-            why = f"The Shoot's API server does not list {what}: {error}"
+            said = cut_line(str(error)) or type(error).__name__
+            why = f"The Shoot's API server does not list {what}: {said}"
             return Swept(waits=why) if sweeps else Nodes(unknown=why)
 
     def _client_of(self, namespace: str) -> KubeApi:

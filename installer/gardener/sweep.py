@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from installer.gardener.nodes import SILENCE, Node, describe_silence, name_nodes
 from installer.model.names import Mode, our_selector
 from installer.operator.api import DAEMON_SETS, NODES, PODS, KubeApi
+from installer.operator.homes import namespace_of
 from installer.operator.inventory import (
     DEFINITIONS,
     NAMESPACES,
@@ -16,7 +17,7 @@ from installer.operator.inventory import (
     delete_owned,
     find_adjustments,
     find_installations,
-    find_owned,
+    take_inventory,
 )
 from installer.operator.kube_objects import silent_since, text_at
 from installer.operator.node_objects import clear_node_objects
@@ -39,7 +40,7 @@ def sweep(api: KubeApi, instance: str, now: float) -> Swept:
     ApiError."""
     if any(each.mode is Mode.INSTALL for each in find_installations(api, instance=instance)):
         return Swept(installed=True)
-    _, owned = find_owned(api, instance)
+    owned = take_inventory(api, instance)
     if sets := [each.path for each in owned if each.resource == DAEMON_SETS]:
         return Swept(left=f"{', '.join(sets)}, and everything that its pods need")
     ending, silent = _find_pods(api, instance, now)
@@ -67,7 +68,7 @@ def _holds(owned: Owned, adjustments: tuple[str, ...]) -> bool:
 def _find_pods(api: KubeApi, instance: str, now: float) -> tuple[list[Node], list[Node]]:
     """Return the nodes with pods that are awaited, and those that are not. Raises ApiError."""
     ending, silent = list[Node](), list[Node]()
-    pods = api.list_objects(PODS, our_selector(instance))
+    pods = api.list_objects(PODS, our_selector(instance), namespace_of(api, instance))
     for name in sorted({text_at(pod, "spec", "nodeName") for pod in pods}):
         since = silent_since(api.find(NODES, "", name))  # of a Node that is gone, the pods go as well
         if since is not None and now - since > SILENCE:

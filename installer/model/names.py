@@ -49,3 +49,5 @@ READY_CONDITION = "CriResourceManagerReady"
 UNINSTALLING = f"{_PREFIX}/uninstalling"
 """Annotation of RBAC objects and namespaces: `true` permits their deletion
 (templates/manifests/admission.yaml.j2)."""
+CONFIG_NAMESPACE = f"{_PREFIX}/config-namespace"
+"""Annotation of the agent's ClusterRoleBinding: the namespace whose ConfigMaps the agent reads."""

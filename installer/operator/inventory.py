@@ -1,10 +1,11 @@
-"""Finds what is ours in a cluster, and deletes it in order. An object is ours by two labels that no other
-program sets: the name of our program or of the agent that we brought, and the instance (the value `name`).
+"""Finds what is ours in a cluster, and deletes it in order. An object is ours by two labels, the name of our
+program or of the agent that we brought and the instance (the value `name`), and by its place: it belongs to
+the whole cluster, or to a namespace where the instance lives (homes.py). Tenants can create neither.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from installer.errors import InvalidInputError
@@ -20,9 +21,9 @@ from installer.model.names import (
 )
 from installer.model.overview import FleetInstallation
 from installer.operator.api import CONFIG_MAPS, DAEMON_SETS, LEASES, ApiError, KubeApi, Resource
+from installer.operator.homes import CLUSTER_ROLE_BINDINGS, NAMES, SYSTEM, Home, find_homes
 from installer.operator.kube_objects import Object, cut_line, items_at, mapping_at, text_at
 
-_NAMES = ("cri-resmgr-installer", "cri-resmgr-agent")
 _RBAC, _ADMISSION = "rbac.authorization.k8s.io", "admissionregistration.k8s.io"
 SERVICE_ACCOUNTS, NAMESPACES = Resource("", "v1", "serviceaccounts"), Resource("", "v1", "namespaces")
 DEFINITIONS = Resource("apiextensions.k8s.io", "v1", "customresourcedefinitions")
@@ -30,26 +31,45 @@ ADJUSTMENTS = Resource("criresmgr.intel.com", "v1alpha1", "adjustments")
 _RIGHTS = (
     Resource(_RBAC, "v1", "rolebindings"),
     Resource(_RBAC, "v1", "roles"),
-    Resource(_RBAC, "v1", "clusterrolebindings"),
     Resource(_RBAC, "v1", "clusterroles"),
+    CLUSTER_ROLE_BINDINGS,
 )
+_APPLIERS = (
+    "kubectl-client-side-apply",
+    "argocd-controller",
+    "kustomize-controller",
+    "Terraform",
+    "pulumi-kubernetes",
+)
+"""Field managers that apply whole objects, in the client's way: `kubectl apply` and what GitOps tools use."""
 _GUARDED = (*_RIGHTS, NAMESPACES, SERVICE_ACCOUNTS)
-KINDS = (
+_IN_NAMESPACES = (
     DAEMON_SETS,
     Resource("monitoring.coreos.com", "v1", "podmonitors"),
     Resource("monitoring.coreos.com", "v1", "prometheusrules"),
     Resource("", "v1", "services"),
     CONFIG_MAPS,
     LEASES,
+    *_RIGHTS[:2],
+    SERVICE_ACCOUNTS,
+)
+_OF_THE_CLUSTER = (
     DEFINITIONS,
     Resource(_ADMISSION, "v1", "validatingadmissionpolicybindings"),
     Resource(_ADMISSION, "v1", "validatingadmissionpolicies"),
-    *_RIGHTS,
+    NAMESPACES,
+    *_RIGHTS[2:],
+)
+_ORDER = (
+    *_IN_NAMESPACES[:-3],
+    *_OF_THE_CLUSTER[:3],
+    *_RIGHTS[:2],
     NAMESPACES,
     SERVICE_ACCOUNTS,
+    *_RIGHTS[2:],
 )
-"""In the order of deletion. Rights outlast the pods that need them, and the ServiceAccounts are last: while
-one exists, an interrupted uninstallation can be found again."""
+"""The order of deletion. Rights outlast the pods that need them, and the ClusterRoleBindings are last: while
+one exists, an interrupted uninstallation can be found again, with its namespace."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,10 +84,33 @@ class Installed(FleetInstallation):
 
 
 def find_installations(api: KubeApi, namespace: str = "", instance: str = "") -> tuple[Installed, ...]:
-    """Find our DaemonSets by their labels: those of all namespaces and instances, unless given. Raises
-    ApiError."""
-    found = map(read_installed, api.list_objects(DAEMON_SETS, our_selector(instance), namespace))
-    return tuple(each for each in found if each is not None)
+    """Find our DaemonSets: of each instance, or of the given one, those in the namespace where it lives; with
+    `namespace`, which a person has named, those in it. Raises ApiError."""
+    homes = {} if namespace else find_homes(api)
+    places = {namespace} if namespace else {SYSTEM, *(each.namespace for each in homes.values())} - {""}
+    found = list[Installed]()
+    for place in sorted(places):
+        for each in map(read_installed, api.list_objects(DAEMON_SETS, our_selector(instance), place)):
+            if each is not None and (namespace or _lives(each, place, homes)):
+                found.append(each)
+    return tuple(found)
+
+
+def _lives(installed: Installed, place: str, homes: Mapping[str, Home]) -> bool:
+    own = (installed.instance, removal_name(installed.instance))
+    home = homes.get(installed.instance, Home()).namespace or SYSTEM
+    return place == home and installed.name in own
+
+
+def find_unproven(api: KubeApi, instance: str) -> tuple[str, ...]:
+    """Return the DaemonSets of all namespaces with our labels, as NAMESPACE/NAME: for a message where no
+    ClusterRoleBinding says which one is ours, and none is in kube-system. Raises ApiError."""
+    found = map(read_installed, api.list_objects(DAEMON_SETS, our_selector(instance)))
+    return tuple(cut_line(f"{each.namespace}/{each.name}") for each in found if each is not None)
+
+
+def removal_name(name: str) -> str:
+    return f"{name}-removal"
 
 
 def read_installed(daemon_set: Object) -> Installed | None:
@@ -85,13 +128,14 @@ def read_installed(daemon_set: Object) -> Installed | None:
 @dataclass(frozen=True, slots=True)
 class Owned:
     """One of our objects. `marked`: the deletion policy allows its deletion. `held`: why it still exists
-    although it was deleted."""
+    although it was deleted. `release`: the Helm release that has installed it, as NAMESPACE/NAME."""
 
     resource: Resource
     namespace: str
     name: str
     marked: bool = False
     held: str = ""
+    release: str = ""
 
     @property
     def path(self) -> str:
@@ -104,17 +148,69 @@ class Owned:
         return self.resource in _GUARDED
 
 
+def find_release(api: KubeApi, instance: str, namespace: str, release: str) -> str:
+    """Return why the objects of the instance are not those of the Helm release, NAMESPACE/NAME; empty if they
+    are. Helm annotates each object that it installs itself, and no other program that applies a rendered
+    chart does. The DaemonSet decides; where it is gone, any other object does.
+
+    Raises ApiError, and InvalidInputError where it is in doubt.
+    """
+    sets = [each.daemon_set for each in find_installations(api, namespace, instance)]
+    found = {_release_of(each) for each in sets} or {
+        each.release for each in take_inventory(api, instance, namespace)
+    }
+    if release not in found:
+        return f"Helm release {max(found)} has installed it" if any(found) else "Helm has not installed it"
+    others = {_applied_since(each) for each in sets} - {""}
+    if others or (sets and found != {release}):
+        other = max(others, default="another program")
+        raise InvalidInputError(
+            [f"Helm release {release} has installed {instance}, and {other} has applied it since"],
+            f"`cri-resmgr-installer uninstall --name {instance} --namespace {namespace}` removes it, then "
+            "`helm uninstall --no-hooks` the release; where it is to stay, delete this Job and set "
+            "hooks.uninstall to false",
+        )
+    return ""
+
+
+def _release_of(given: Object) -> str:
+    found = (
+        text_at(given, "metadata", "annotations", f"meta.helm.sh/release-{key}")
+        for key in ("namespace", "name")
+    )
+    return "/".join(filter(None, found))
+
+
+def _applied_since(given: Object) -> str:
+    """Return the program, other than Helm, that was the last to apply the object as a whole, by its field
+    managers (Kubernetes documentation, "Server-Side Apply"); empty if Helm was, or nobody is known."""
+    managers = [
+        (text_at(each, "time"), "helm" not in manager, manager)
+        for each in items_at(given, "metadata", "managedFields")
+        if not text_at(each, "subresource")
+        and (
+            "helm" in (manager := text_at(each, "manager"))
+            or text_at(each, "operation") == "Apply"
+            or manager in _APPLIERS
+        )
+    ]
+    _, foreign, manager = max(managers, default=("", False, ""))
+    return manager if foreign else ""
+
+
 def find_instance(api: KubeApi, namespace: str, asked: str) -> str:
     """Return the only instance, or the one asked for; empty if there is none. Raises ApiError, and
     InvalidInputError where there are several."""
     if asked:
         return asked
-    found = set()
-    for resource in (DAEMON_SETS, SERVICE_ACCOUNTS):
-        for each in _list(api, resource, OURS, namespace):
-            found.add(text_at(each, "metadata", "labels", INSTANCE_LABEL))
-    if not found:  # a person, or an interrupted uninstallation, has deleted the namespace of the pods
-        left = (each for resource in KINDS for each in _list(api, resource, OURS))
+    found = {each for each, home in find_homes(api).items() if namespace in ("", home.namespace)}
+    if not found and namespace:
+        listed = (
+            each for kind in (DAEMON_SETS, SERVICE_ACCOUNTS) for each in _list(api, kind, OURS, namespace)
+        )
+        found = {text_at(each, "metadata", "labels", INSTANCE_LABEL) for each in listed}
+    if not found:  # a person, or an interrupted uninstallation, has deleted it
+        left = (each for resource in _OF_THE_CLUSTER for each in _list(api, resource, OURS))
         found = {text_at(each, "metadata", "labels", INSTANCE_LABEL) for each in left}
     found.discard("")
     if len(found) > 1:
@@ -124,38 +220,38 @@ def find_instance(api: KubeApi, namespace: str, asked: str) -> str:
     return next(iter(found), "")
 
 
-def take_inventory(api: KubeApi, instance: str, namespace: str) -> tuple[Owned, ...]:
-    """Return everything of the instance, in the order of deletion. The Leases of nodes that 0.1.0 wrote
-    have no instance: those in `namespace` are included where no other instance lives there. Raises
-    ApiError."""
-    found = [each for resource in KINDS for each in _owned(api, resource, f"{INSTANCE_LABEL}={instance}")]
-    others = [
-        text_at(each, "metadata", "labels", INSTANCE_LABEL)
-        for each in (_list(api, DAEMON_SETS, OURS, namespace) if namespace else ())
+def take_inventory(api: KubeApi, instance: str, namespace: str = "") -> tuple[Owned, ...]:
+    """Return everything of the instance, in the order of deletion. `namespace`: where a person, or a
+    DaemonSet, says that its pods are, besides the place that the ClusterRoleBinding names. The Leases of
+    nodes that 0.1.0 wrote have no instance: those in the pods' namespace are included where no other instance
+    lives there. Raises ApiError."""
+    homes, of_instance = find_homes(api), f"{INSTANCE_LABEL}={instance}"
+    home = homes.get(instance, Home())
+    found = [each for resource in _OF_THE_CLUSTER for each in _owned(api, resource, of_instance)]
+    places = {namespace, home.namespace, home.configs, SYSTEM, f"{instance}-rollout"} - {""}
+    places |= {each.name for each in found if each.resource == NAMESPACES}
+    for place in sorted(places):
+        found += [each for kind in _IN_NAMESPACES for each in _owned(api, kind, of_instance, place)]
+    events = f"{instance}-events"
+    found += [
+        each
+        for kind in _RIGHTS[:2]
+        for each in _owned(api, kind, of_instance, "default")
+        if each.name == events
     ]
-    if namespace and set(others) <= {instance}:
-        found += [each for each in _owned(api, LEASES, OURS, namespace) if each not in found]
-    order = {resource: at for at, resource in enumerate(KINDS)}
-    return tuple(sorted(found, key=lambda each: (order[each.resource], each.namespace, each.name)))
-
-
-def find_owned(api: KubeApi, instance: str, namespace: str = "") -> tuple[str, tuple[Owned, ...]]:
-    """Return the namespace of the pods, and the inventory. The namespace is the given one, else that of their
-    ServiceAccount.
-
-    Raises ApiError.
-    """
-    owned = take_inventory(api, instance, namespace)
-    if namespace:
-        return namespace, owned
-    accounts = (each for each in owned if each.resource == SERVICE_ACCOUNTS and each.name == instance)
-    namespace = next((each.namespace for each in accounts), "")
-    return namespace, take_inventory(api, instance, namespace) if namespace else owned
+    for place in {namespace, home.namespace or SYSTEM} - {""}:
+        if not any(each.namespace == place for name, each in homes.items() if name != instance):
+            found += [each for each in _owned(api, LEASES, OURS, place) if each not in found]
+    return tuple(
+        sorted(set(found), key=lambda each: (_ORDER.index(each.resource), each.namespace, each.name))
+    )
 
 
 def delete_installation(api: KubeApi, instance: str) -> None:
     """Delete the DaemonSet alone: its pods clean their nodes as they end. Raises ApiError."""
-    delete_owned(api, list(_owned(api, DAEMON_SETS, our_selector(instance, Mode.INSTALL))))
+    for each in find_installations(api, instance=instance):
+        if each.mode is Mode.INSTALL:
+            api.delete(DAEMON_SETS, each.namespace, each.name)
 
 
 def delete_owned(api: KubeApi, owned: Iterable[Owned]) -> None:
@@ -171,10 +267,10 @@ def delete_owned(api: KubeApi, owned: Iterable[Owned]) -> None:
 def _owned(api: KubeApi, resource: Resource, selector: str, namespace: str = "") -> Iterator[Owned]:
     for each in _list(api, resource, selector, namespace):
         metadata = mapping_at(each, "metadata")
-        if text_at(metadata, "labels", NAME_LABEL) in _NAMES:
+        if text_at(metadata, "labels", NAME_LABEL) in NAMES:
             where, name = (text_at(metadata, key) for key in ("namespace", "name"))
             marked = text_at(metadata, "annotations", UNINSTALLING) == "true"
-            yield Owned(resource, where, name, marked, _why_held(each))
+            yield Owned(resource, where, name, marked, _why_held(each), _release_of(each))
 
 
 def _why_held(given: Object) -> str:

@@ -23,6 +23,7 @@ from installer.operator.kube_objects import (
     complaint_of,
     cut_line,
     is_ready_pod,
+    items_at,
     mapping_at,
     node_of,
     silent_since,
@@ -70,8 +71,12 @@ def judge_nodes(api: KubeApi, installations: Sequence[Installed], instance: str 
     """Return every node with its health, the worst first, without rollouts. `instance`: of the pods; by
     default of all. A node that only another installation selects is not ours. Raises ApiError."""
     namespaces = sorted({each.namespace for each in installations})
+    owners = {text_at(each.daemon_set, "metadata", "uid") for each in installations}
     pods = read_pods(
-        pod for each in namespaces for pod in api.list_objects(PODS, our_selector(instance), each)
+        pod
+        for each in namespaces
+        for pod in api.list_objects(PODS, our_selector(instance), each)
+        if any(owner.get("uid") in owners for owner in items_at(pod, "metadata", "ownerReferences"))
     )
     newest = _newest(pods)
     theirs = cache(lambda: _other_installations(api, installations))  # asked for once, and seldom

@@ -15,7 +15,7 @@ from installer.inputs.yaml_document import parse_document
 from installer.manifests.build import CRITICAL, config_map_name
 from installer.manifests.text import dump
 from installer.model.names import COMPONENT_LABEL, COMPONENTS, Mode
-from installer.operator.inventory import Installed
+from installer.operator.inventory import Installed, removal_name
 from installer.operator.kube_objects import Object, items_at, mapping_at, text_at
 
 SETTINGS = "settings.yaml"
@@ -25,10 +25,6 @@ _OF_THE_SERVER = (
     "deprecated.daemonset.template.generation",
     "kubectl.kubernetes.io/last-applied-configuration",
 )
-
-
-def removal_name(name: str) -> str:
-    return f"{name}-removal"
 
 
 def settings_map_of(daemon_set: Object) -> str:

@@ -19,6 +19,7 @@ from installer.model.names import UNINSTALLING, Mode
 from installer.model.overview import NodeHealth, NodeView
 from installer.operator.annotations import find_unready
 from installer.operator.api import CONFIG_MAPS, DAEMON_SETS, KubeApi
+from installer.operator.homes import Home, find_homes
 from installer.operator.inventory import (
     DEFINITIONS,
     Installed,
@@ -27,7 +28,9 @@ from installer.operator.inventory import (
     find_adjustments,
     find_installations,
     find_instance,
-    find_owned,
+    find_release,
+    find_unproven,
+    removal_name,
     take_inventory,
 )
 from installer.operator.judge import find_unclean, is_any_told, judge_nodes
@@ -36,7 +39,6 @@ from installer.operator.node_objects import clear_node_objects, mark_left
 from installer.operator.removal_daemonset import (
     build_removal,
     parse_settings_map,
-    removal_name,
     settings_map_of,
     wait_seconds_of,
 )
@@ -57,6 +59,17 @@ class UninstallOptions:
     name: str = ""
     wait: float | None = None
     leave_nodes: bool = False
+
+
+def not_released(api: KubeApi, options: UninstallOptions, release: str) -> str:
+    """Return why the hook of a Helm chart must not uninstall, empty if it may. Helm's hooks are plain objects
+    wherever another program applies what `helm template` prints, and a Job that it creates runs at once.
+    Raises ApiError, and InvalidInputError where it is in doubt whether that is so."""
+    why = find_release(api, options.name, options.namespace, release)
+    return why and (
+        f"{why}: this hook of Helm release {release} does nothing; `cri-resmgr-installer uninstall --name "
+        f"{options.name}` removes the installation"
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,14 +98,7 @@ def find(api: KubeApi, options: UninstallOptions) -> Target:
     """Find everything; change nothing. Raises ApiError, and InvalidInputError where the installation is not
     ours to remove."""
     instance = find_instance(api, options.namespace, options.name)
-    sets = find_installations(api, "", instance) if instance else ()
-    namespaces = sorted({each.namespace for each in sets})
-    if len(namespaces) > 1 or (options.namespace and namespaces not in ([], [options.namespace])):
-        # They would share their ClusterRole, and each would lose it with the other.
-        raise InvalidInputError(
-            [f"{instance} is in the namespaces {', '.join(namespaces)}"],
-            "give its namespace; if there are several, delete the DaemonSets of all but one",
-        )
+    sets = _find_sets(api, instance, options.namespace) if instance else ()
     by_mode = {each.mode: each for each in sets}
     for each in sets:
         if any(key in _GARDENER for key in mapping_at(each.daemon_set, "metadata", "annotations")):
@@ -106,7 +112,8 @@ def find(api: KubeApi, options: UninstallOptions) -> Target:
                 "`cri-resmgr-installer rollout resume` ends the pause",
             )
     namespace = sets[0].namespace if sets else options.namespace
-    namespace, owned = find_owned(api, instance, namespace) if instance else (namespace, ())
+    namespace = namespace or find_homes(api).get(instance, Home()).namespace
+    owned = take_inventory(api, instance, namespace) if instance else ()
     settings = _read_settings(api, by_mode.get(Mode.INSTALL), by_mode.get(Mode.REMOVE))
     followed = mapping_at(settings, "removal").get("successor") == "nri"
     patience = wait_seconds_of(settings) if options.wait is None else options.wait
@@ -124,6 +131,26 @@ def find(api: KubeApi, options: UninstallOptions) -> Target:
         len(find_adjustments(api)) if any(each.resource == DEFINITIONS for each in owned) else 0,
         find_unready(api) if followed else (),
     )
+
+
+def _find_sets(api: KubeApi, instance: str, namespace: str) -> tuple[Installed, ...]:
+    """Return the DaemonSets of the instance. Raises ApiError, and InvalidInputError where it lives in another
+    namespace than the given one, or nothing proves that a DaemonSet of this name is one of ours."""
+    home = find_homes(api).get(instance, Home()).namespace
+    if home and namespace not in ("", home):
+        # Two of them would share their ClusterRole, and each would lose it with the other.
+        raise InvalidInputError(
+            [f"{instance} is in namespace {home}, as its ClusterRoleBinding says, not in {namespace}"],
+            f"give --namespace {home}, or none",
+        )
+    found = find_installations(api, namespace, instance)
+    unproven = () if home or namespace or found else find_unproven(api, instance)
+    if unproven:
+        raise InvalidInputError(
+            [f"there is no ClusterRoleBinding {instance}, so anyone may have created {name_some(unproven)}"],
+            "if the DaemonSet is yours, give its --namespace",
+        )
+    return found
 
 
 def _read_settings(api: KubeApi, installed: Installed | None, removal: Installed | None) -> Mapping[str, Any]:

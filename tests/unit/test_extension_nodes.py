@@ -157,11 +157,11 @@ def test_before_the_removal_comes_the_pods_of_the_installation_end() -> None:
     """One on a node that is switched off does not, and is named with the reason."""
     pods = {"installation": [pod("n1"), pod("n2")]}
     shoot = Shoot({"installation": daemon_set(2)}, pods, [node("n1"), node("n2", "Unknown")])
-    found = ask_nodes(shoot, Mode.REMOVE, NOW)
+    found = ask_nodes(shoot, "installer", Mode.REMOVE, NOW)
     assert not found.done
     silent = "n2 (silent since 2026-03-01T11:00:00Z)"
     assert found.pending == f"Not yet clean: n1 (its installation pod is terminating), {silent}."
-    assert not ask_nodes(Shoot({}, {}, []), Mode.REMOVE, NOW).done
+    assert not ask_nodes(Shoot({}, {}, []), "installer", Mode.REMOVE, NOW).done
 
 
 def removed(**installed: Any) -> Shoot:
@@ -175,23 +175,23 @@ def removed(**installed: Any) -> Shoot:
 
 def test_no_node_is_clean_while_an_installation_is_there() -> None:
     """Nobody may know of it any more: its pods would bring everything back."""
-    assert ask_nodes(removed(), Mode.REMOVE, NOW).done
-    found = ask_nodes(removed(set=daemon_set(2), pods=[pod("n1", ready=True)]), Mode.REMOVE, NOW)
+    assert ask_nodes(removed(), "installer", Mode.REMOVE, NOW).done
+    found = ask_nodes(removed(set=daemon_set(2), pods=[pod("n1", ready=True)]), "installer", Mode.REMOVE, NOW)
     assert (found.done, found.installed) == (False, True)
     assert found.pending == "Not yet clean: n1 (its installation pod is terminating)."
     going = daemon_set(2)
     going["metadata"]["deletionTimestamp"] = ago(minutes=1)
-    assert not ask_nodes(removed(set=going), Mode.REMOVE, NOW).installed
-    assert not ask_nodes(removed(set=going), Mode.REMOVE, NOW).done
-    assert not ask_nodes(removed(pods=[pod("n1")]), Mode.REMOVE, NOW).done
-    assert ask_nodes(removed(pods=[pod("n2")]), Mode.REMOVE, NOW).done  # off for an hour
+    assert not ask_nodes(removed(set=going), "installer", Mode.REMOVE, NOW).installed
+    assert not ask_nodes(removed(set=going), "installer", Mode.REMOVE, NOW).done
+    assert not ask_nodes(removed(pods=[pod("n1")]), "installer", Mode.REMOVE, NOW).done
+    assert ask_nodes(removed(pods=[pod("n2")]), "installer", Mode.REMOVE, NOW).done  # off for an hour
 
 
 def test_a_healthy_shoot_costs_one_request() -> None:
     done = daemon_set(1)
     done["status"] |= dict.fromkeys(("numberAvailable", "numberReady"), 1)
     shoot = Shoot({"installation": done}, {}, [])
-    assert ask_nodes(shoot, Mode.INSTALL, NOW).done
+    assert ask_nodes(shoot, "installer", Mode.INSTALL, NOW).done
     assert shoot.asked == ["daemonsets"]
 
 

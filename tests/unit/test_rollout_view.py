@@ -15,6 +15,7 @@ from installer.model.fleet import FleetRules
 from installer.model.names import COMPONENTS, STATUS, Mode
 from installer.model.overview import NodeHealth, NodeView, Rollout
 from installer.operator.api import DAEMON_SETS, LEASES, NODES, PODS, KubeApi, Page, Resource
+from installer.operator.homes import CLUSTER_ROLE_BINDINGS
 from installer.operator.inventory import Installed, find_installations
 from installer.operator.judge import judge_nodes
 from installer.operator.rollout import see_rollouts
@@ -125,9 +126,10 @@ class Objects(KubeApi):
 def pod(mode: Mode, created: int, ready: bool, revision: str = "", **more: Any) -> dict[str, Any]:
     labels = {"app.kubernetes.io/component": COMPONENTS[mode], "controller-revision-hash": revision}
     times = {"creationTimestamp": f"2027-01-0{created}T00:00:00Z"}
+    owner = {"ownerReferences": [{"kind": "DaemonSet", "uid": f"installer-{mode}"}]}
     conditions = [{"type": "Ready", "status": str(ready)}]
     return {
-        "metadata": {"name": f"p{created}", "namespace": "ours", "labels": labels} | times | more,
+        "metadata": {"name": f"p{created}", "namespace": "ours", "labels": labels} | times | owner | more,
         "spec": {"nodeName": "n1"},
         "status": {"phase": "Running", "conditions": conditions},
     }
@@ -135,7 +137,7 @@ def pod(mode: Mode, created: int, ready: bool, revision: str = "", **more: Any) 
 
 def daemon_set(mode: Mode) -> dict[str, Any]:
     labels = {"app.kubernetes.io/instance": "installer", "app.kubernetes.io/component": COMPONENTS[mode]}
-    name = {"name": f"i-{mode}", "namespace": "ours", "labels": labels}
+    name = {"name": f"i-{mode}", "namespace": "ours", "uid": f"installer-{mode}", "labels": labels}
     return {"metadata": name, "spec": {"template": {"spec": {}}}, "status": {"desiredNumberScheduled": 1}}
 
 
@@ -162,7 +164,7 @@ def test_of_two_pods_of_a_node_the_one_that_is_there_now_counts(
 ) -> None:
     found = {DAEMON_SETS: [daemon_set(Mode.INSTALL)], PODS: pods, NODES: [THE_NODE]}
     api = Objects(found)
-    (seen,) = judge_nodes(api, find_installations(api)).nodes
+    (seen,) = judge_nodes(api, find_installations(api, "ours")).nodes
     assert seen.ready is ready
 
 
@@ -176,7 +178,7 @@ def test_a_pod_that_finds_no_place_on_its_node_says_why() -> None:
     waits = {"spec": {"affinity": affinity}, "status": {"phase": "Pending", "conditions": [why]}}
     pods = [pod(Mode.INSTALL, 1, False) | waits]
     api = Objects({DAEMON_SETS: [daemon_set(Mode.INSTALL)], PODS: pods, NODES: [THE_NODE]})
-    (seen,) = judge_nodes(api, find_installations(api)).nodes
+    (seen,) = judge_nodes(api, find_installations(api, "ours")).nodes
     assert (seen.health, seen.reason) == (NodeHealth.TROUBLE, "Unschedulable: no free ports")
 
 
@@ -188,7 +190,7 @@ def test_what_a_node_without_a_pod_has_asked_for_is_history() -> None:
     ]
     found = {DAEMON_SETS: [daemon_set(Mode.INSTALL)], PODS: [pod(Mode.INSTALL, 1, True)], NODES: nodes}
     api = Objects({**found, LEASES: [build_breaker(BAD, PLACE, RULES, 2)]})
-    installations = find_installations(api)
+    installations = find_installations(api, "ours")
     (seen,) = see_rollouts(api, installations, judge_nodes(api, installations).nodes)
     assert not seen.is_stopped
     assert [each.generation for each in seen.generations if each.current] == ["good"]
@@ -211,11 +213,22 @@ def test_a_rollout_is_one_whichever_daemonsets_work_on_it() -> None:
 @rule("R13")
 def test_each_of_two_installations_is_told_of_its_own_nodes() -> None:
     """Each has a pool of its own, and pods that the other's DaemonSet knows nothing of."""
-    found: dict[Resource, list[dict[str, Any]]] = {DAEMON_SETS: [], PODS: [], NODES: []}
+    found: dict[Resource, list[dict[str, Any]]] = {
+        DAEMON_SETS: [],
+        PODS: [],
+        NODES: [],
+        CLUSTER_ROLE_BINDINGS: [],
+    }
     for at, name in enumerate(("a", "b"), start=1):
         ours = {"app.kubernetes.io/instance": name}
         each, one = daemon_set(Mode.INSTALL), pod(Mode.INSTALL, at, True, revision=f"of-{name}")
         each["metadata"]["labels"] |= ours
+        each["metadata"] |= {"name": name, "uid": name}
+        one["metadata"]["ownerReferences"] = [{"kind": "DaemonSet", "uid": name}]
+        account = {"kind": "ServiceAccount", "name": name, "namespace": "ours"}
+        found[CLUSTER_ROLE_BINDINGS].append(
+            {"metadata": {"name": name, "labels": ours}, "subjects": [account]}
+        )
         each["spec"]["template"]["spec"]["nodeSelector"] = {"pool": name}
         one["metadata"]["labels"] |= ours
         one["spec"]["nodeName"] = name

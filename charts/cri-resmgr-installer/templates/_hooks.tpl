@@ -5,11 +5,17 @@ app.kubernetes.io/instance: {{ include "cri-resmgr-installer.fullname" . | quote
 {{ include "cri-resmgr-installer.chartLabels" . }}
 {{- end -}}
 
-{{/* A failed one stays until the next, so that its log can be read. */}}
+{{/* A failed one stays until the next, so that its log can be read. dict "root" . "weight" "0" */}}
 {{- define "cri-resmgr-installer.uninstallHook" -}}
+{{- if eq (toString .root.Values.hooks.uninstall) "argocd" -}}
+argocd.argoproj.io/hook: PreDelete
+argocd.argoproj.io/sync-wave: {{ .weight | quote }}
+argocd.argoproj.io/hook-delete-policy: BeforeHookCreation,HookSucceeded
+{{- else -}}
 helm.sh/hook: pre-delete
-helm.sh/hook-weight: {{ . | quote }}
+helm.sh/hook-weight: {{ .weight | quote }}
 helm.sh/hook-delete-policy: before-hook-creation,hook-succeeded
+{{- end -}}
 {{- end -}}
 
 {{- define "cri-resmgr-installer.testHook" -}}

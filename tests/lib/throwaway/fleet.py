@@ -100,7 +100,9 @@ class Fleet:
 
     def _end_pods(self, sets: dict[str, Any], pods: list[dict[str, Any]]) -> bool:
         ended = [
-            pod for pod in pods if pod["owner"] not in sets and self.played[pod["spec"]["nodeName"]] != "gone"
+            pod
+            for pod in pods
+            if _owner_of(pod) not in sets and self.played[pod["spec"]["nodeName"]] != "gone"
         ]
         for pod in ended:
             self.server.delete(Name(PODS, pod["metadata"]["namespace"], pod["metadata"]["name"]))
@@ -108,7 +110,7 @@ class Fleet:
 
     def _begin_pods(self, daemon_set: dict[str, Any], pods: list[dict[str, Any]]) -> bool:
         metadata, template = daemon_set["metadata"], daemon_set["spec"]["template"]
-        there = {pod["spec"]["nodeName"] for pod in pods if pod["owner"] == metadata["uid"]}
+        there = {pod["spec"]["nodeName"] for pod in pods if _owner_of(pod) == metadata["uid"]}
         wanted = [name for name in self.played if selects(template, name, LABELS)]
         new = [name for name in wanted if name not in there]
         for name in new:
@@ -149,6 +151,10 @@ class Fleet:
         self.server.patch(Name(NODES, "", node), {"metadata": {"annotations": annotations}})
 
 
+def _owner_of(pod: dict[str, Any]) -> str:
+    return str(pod["metadata"]["ownerReferences"][0]["uid"])
+
+
 def _name_of(daemon_set: dict[str, Any]) -> str:
     return str(daemon_set["metadata"].get("labels", {}).get("app.kubernetes.io/name", ""))
 
@@ -173,8 +179,16 @@ def build_pod(daemon_set: dict[str, Any], node: str, how: str = "ready") -> dict
         "metadata": {
             "name": f"{daemon_set['metadata']['name']}-{node}",
             "labels": daemon_set["spec"]["template"]["metadata"]["labels"],
+            "ownerReferences": [
+                {
+                    "apiVersion": "apps/v1",
+                    "kind": "DaemonSet",
+                    "name": daemon_set["metadata"]["name"],
+                    "uid": daemon_set["metadata"]["uid"],
+                    "controller": True,
+                }
+            ],
         },
-        "owner": daemon_set["metadata"]["uid"],  # without cascading deletion: a silent node's pod stays
         "spec": {"nodeName": node},
         "status": {"conditions": [{"type": "Ready", "status": ready}]},
     }

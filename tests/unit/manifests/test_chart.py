@@ -333,14 +333,25 @@ def test_a_hook_cleans_every_node_first() -> None:
     job = the(found, "Job")
     assert job["metadata"]["annotations"]["helm.sh/hook"] == "pre-delete"
     (container,) = pod_of(job)["containers"]
-    asked = ["uninstall", "--name", "cri-resmgr-installer", "--namespace", "kube-system", "--yes"]
-    assert (container["image"], container["args"]) == (MINIMAL["hooks"]["image"], asked)
+    name, namespace = "cri-resmgr-installer", "kube-system"
+    asked = ["uninstall", "--name", name, "--namespace", namespace, "--yes"]
+    release = ["--helm-release", f"{namespace}/{name}"]
+    assert (container["image"], container["args"]) == (MINIMAL["hooks"]["image"], asked + release)
     # By these two labels `uninstall` finds what is to go.
     for each in found:
         if "helm.sh/hook" in each["metadata"].get("annotations", {}):
             assert each["metadata"]["labels"]["app.kubernetes.io/name"] == "cri-resmgr-installer-hooks"
     without = rendered({**MINIMAL, "hooks": {"uninstall": False}})
     assert not [each for each in without if each["kind"] in ("Job", "Pod")]
+
+
+def test_with_argo_cd_the_hook_is_one_of_its_deletion() -> None:
+    """It runs that at no other time, and Helm itself does not know it as a hook."""
+    found = rendered({**MINIMAL, "hooks": {**MINIMAL["hooks"], "uninstall": "argocd"}})
+    (job,) = (each for each in found if each["kind"] == "Job")
+    assert job["metadata"]["annotations"]["argocd.argoproj.io/hook"] == "PreDelete"
+    assert "helm.sh/hook" not in job["metadata"]["annotations"]
+    assert "--helm-release" not in pod_of(job)["containers"][0]["args"]
 
 
 def rights_in(role: Object) -> set[tuple[str, str, str]]:

@@ -1,0 +1,155 @@
+"""A tenant may create objects in a namespace of its own, with our labels on them: nothing there is taken for
+ours, by no command. And a release of Helm is what Helm has installed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.lib.throwaway.fleet import DAEMON_SETS, LEASES, PODS, Fleet, build_pod
+from tests.lib.throwaway.installed_fleet import CONFIG_MAPS, VALUES, World, node
+from tests.lib.throwaway.kubeserver import Kind, Name
+
+OURS = {
+    "app.kubernetes.io/name": "cri-resmgr-installer",
+    "app.kubernetes.io/instance": "cri-resmgr-installer",
+}
+TENANT, INSTALLER = "tenant", "cri-resmgr-installer"
+ROLES = Kind("/apis/rbac.authorization.k8s.io/v1", "roles")
+BINDING = Name(Kind("/apis/rbac.authorization.k8s.io/v1", "clusterrolebindings"), "", INSTALLER)
+INSTALLED = Name(DAEMON_SETS, "resources", INSTALLER)
+RELEASE = "node-tools/resmgr"
+
+Begin = Callable[..., World]
+
+
+@pytest.fixture
+def begin(tmp_path: Path) -> Iterator[Begin]:
+    (tmp_path / "values.yaml").write_text(VALUES)
+    with ExitStack() as stack:
+        yield lambda **nodes: World(stack.enter_context(Fleet(**nodes)), tmp_path / "values.yaml")
+
+
+def squat(world: World, instance: str, namespace: str = TENANT) -> list[Name]:
+    """What a tenant may create: a DaemonSet with a pod that is never Ready, and more with a finalizer."""
+    labels = {**OURS, "app.kubernetes.io/instance": instance, "app.kubernetes.io/component": "installation"}
+    metadata = {"name": instance, "labels": labels, "annotations": {"resources.gardener.cloud/origin": "x"}}
+    template = {
+        "metadata": {"labels": labels},
+        "spec": {"nodeSelector": {"theirs": "only"}, "containers": []},
+    }
+    spec = {"selector": {"matchLabels": labels}, "template": template}
+    daemon_set = world.server.create(DAEMON_SETS, namespace, {"metadata": metadata, "spec": spec})
+    world.server.create(PODS, namespace, build_pod(daemon_set, "n1", "stuck"))
+    held: dict[str, Any] = {"name": f"{instance}-held", "labels": labels, "finalizers": ["example.org/held"]}
+    for kind in (CONFIG_MAPS, LEASES, ROLES):
+        world.server.create(kind, namespace, {"metadata": dict(held)})
+    return [
+        Name(DAEMON_SETS, namespace, instance),
+        *(Name(kind, namespace, str(held["name"])) for kind in (CONFIG_MAPS, LEASES, ROLES)),
+    ]
+
+
+@pytest.mark.parametrize("instance", [INSTALLER, "a-sorts-before-ours"])
+def test_no_command_takes_a_tenants_objects_for_ours(begin: Begin, instance: str) -> None:
+    world = begin(n1="ready", n2="ready")
+    theirs = squat(world, instance)
+    seen = json.loads(world.run("--output", "json", verb="report").stdout)
+    assert seen["well"] is True, seen["summary"]
+    assert [each["namespace"] for each in seen["installations"]] == ["resources"]
+    shown = json.loads(world.run("status", "--output", "json", verb="rollout").stdout)
+    assert [each["daemonSet"] for each in shown["rollouts"]] == [f"resources/{INSTALLER}"]
+    assert world.run("pause", verb="rollout").returncode == 0
+    assert [key.namespace for key in world.server.objects if key.name == "fleet"] == [f"{INSTALLER}-rollout"]
+    assert world.run("resume", verb="rollout").returncode == 0
+    done = world.run("--yes")
+    assert done.returncode == 0, done.stderr + done.stdout
+    assert world.fleet.removed == {"n1", "n2"}
+    assert INSTALLED not in world.server.objects
+    for each in theirs:
+        assert "deletionTimestamp" not in world.server.objects[each]["metadata"]
+
+
+def test_a_daemon_set_that_nothing_proves_is_named_and_left(begin: Begin) -> None:
+    """A person has deleted the ClusterRoleBinding: only a person can say which one is ours."""
+    world = begin(n1="ready")
+    squat(world, INSTALLER)
+    world.server.delete(BINDING)
+    refused = world.run("--yes")
+    assert refused.returncode == 2, refused.stdout
+    assert f"resources/{INSTALLER}" in refused.stderr
+    assert f"{TENANT}/{INSTALLER}" in refused.stderr
+    assert "--namespace" in refused.stderr
+    assert world.fleet.removed == set()
+    done = world.run("--yes", "--namespace", "resources")
+    assert done.returncode == 0, done.stderr
+    assert world.fleet.removed == {"n1"}
+    assert Name(DAEMON_SETS, TENANT, INSTALLER) in world.server.objects
+
+
+def test_pods_in_the_namespace_of_ours_count_only_if_our_daemon_set_owns_them(begin: Begin) -> None:
+    world = begin(n1="ready")
+    theirs = world.server.get(squat(world, "elsewhere")[0])
+    stray = build_pod(world.server.get(INSTALLED), "n1", "stuck")
+    stray["metadata"]["name"] = "stray"
+    stray["metadata"]["ownerReferences"][0]["uid"] = theirs["metadata"]["uid"]
+    world.server.create(PODS, "resources", stray)
+    seen = json.loads(world.run("--output", "json", verb="report").stdout)
+    assert seen["well"] is True, seen["summary"]
+
+
+def released(world: World, *names: Name, manager: str = "helm", at: str = "2027-01-01T00:00:00Z") -> None:
+    namespace, name = RELEASE.split("/")
+    annotations = {"meta.helm.sh/release-namespace": namespace, "meta.helm.sh/release-name": name}
+    fields = [{"manager": manager, "operation": "Update", "time": at}]
+    for each in names:
+        world.server.patch(each, {"metadata": {"annotations": annotations, "managedFields": fields}})
+
+
+HOOK = ("--yes", "--name", INSTALLER, "--namespace", "resources", "--helm-release", RELEASE)
+
+
+@pytest.mark.parametrize("other", ["", "kube-system/other"])
+def test_the_hook_of_a_rendered_chart_uninstalls_nothing(begin: Begin, other: str) -> None:
+    world = begin(n1="ready")
+    if other:
+        released(world, INSTALLED)
+    ran = world.run(*HOOK[:-1], other or RELEASE)
+    assert ran.returncode == 0, ran.stderr
+    assert "does nothing" in ran.stdout
+    assert not {method for method, _ in world.server.log} - {"GET"}
+    assert world.fleet.removed == set()
+
+
+def test_the_hook_of_a_release_uninstalls_it_and_goes_on_where_it_was(begin: Begin) -> None:
+    world = begin(n1="ready")
+    released(world, INSTALLED, BINDING)
+    world.server.fail("DELETE", "/configmaps/", code=403)
+    assert world.run(*HOOK).returncode != 0
+    world.server.heal()
+    done = world.run(*HOOK)
+    assert done.returncode == 0, done.stderr
+    assert world.everything() == world.before
+
+
+@pytest.mark.parametrize("manager", ["kubectl-client-side-apply", "argocd-controller"])
+def test_a_release_that_another_program_has_applied_since_is_in_doubt(begin: Begin, manager: str) -> None:
+    """Somebody has moved it from Helm to a pipeline: its rendered hook runs beside Helm's annotations."""
+    world = begin(n1="ready")
+    released(world, INSTALLED)
+    fields: list[dict[str, Any]] = world.server.get(INSTALLED)["metadata"]["managedFields"]
+    since = {"manager": manager, "operation": "Update", "time": "2027-01-02T00:00:00Z"}
+    world.server.patch(INSTALLED, {"metadata": {"managedFields": [*fields, since]}})
+    ran = world.run(*HOOK)
+    assert ran.returncode == 2
+    assert f"{manager} has applied it since" in ran.stderr
+    assert world.fleet.removed == set()
+    hint = f"uninstall --name {INSTALLER} --namespace resources"
+    assert hint in ran.stderr
+    assert world.run("--yes", *hint.split()[1:]).returncode == 0
+    assert node("n1") in world.server.objects
