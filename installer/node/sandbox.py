@@ -50,7 +50,7 @@ def _mounts(lines: Iterable[Assignment], key: str) -> Iterator[tuple[str, Assign
 def _place(word: str, key: str) -> str:
     parts = word.lstrip("-+").split(":")
     place = parts[1] if key.startswith("Bind") and len(parts) > 1 else parts[0]
-    return paths.normalise_endpoint(place)
+    return paths.normalise_endpoint(f"{place}/x").removesuffix("/x")  # also /var/run itself
 
 
 def _nearest(mounts: dict[str, Assignment], path: str) -> Assignment | None:
