@@ -14,6 +14,7 @@ from typing import Any
 from installer.errors import SystemdError, UnservableHostError
 from installer.host.bus import CALL_SECONDS, MANAGER, MANAGER_PATH, SERVICE, TIMEOUT, UNIT, SystemBus
 from installer.host.files import RootedFiles
+from installer.host.unit_files import find_drop_ins, is_listed, set_properties
 from installer.model.host import ExecLine, UnitDetail, UnitState
 
 _NO_UNIT = "cri-resmgr-installer-looks-for-nothing.service"  # does not exist
@@ -81,14 +82,33 @@ class BusSystemd:
         )
 
     def _is_edited(self, of_unit: Mapping[str, Any]) -> bool:
-        """Whether a unit asks for a reload because of its files. Since systemd 257 every unit asks once links
-        of any unit have changed, as between their deletion and the reload. Timestamps tell the two apart."""
-        if not self._get(self._load(_FILELESS_UNIT), "NeedDaemonReload", UNIT):
+        """Whether a reload, for which a unit asks, would change anything of it. Up to systemd 252 a unit also
+        asks after `systemctl set-property`, whose file systemd has applied, but lists where it does not sort.
+        Since systemd 257 every unit asks once links of any unit have changed, as between their deletion and
+        the reload. Contents and timestamps tell."""
+        found = [path for path in (of_unit["FragmentPath"], *of_unit["DropInPaths"]) if path]
+        read = {path: set_properties(self._files, path) for path in found}
+        applied = {path: values for path, values in read.items() if values is not None}
+        if applied:
+            there = set(find_drop_ins(self._files, of_unit["Names"]))
+            lost = there.symmetric_difference(path for path in of_unit["DropInPaths"] if is_listed(path))
+            if lost or not all(self._is_applied(of_unit["Id"], values) for values in applied.values()):
+                return True
+        elif not self._get(self._load(_FILELESS_UNIT), "NeedDaemonReload", UNIT):
             return True
         loaded = max(self._get(MANAGER_PATH, key, MANAGER) for key in _LOADS)
-        paths = [path for path in (of_unit["FragmentPath"], *of_unit["DropInPaths"]) if path]
-        found = [self._files.status(path, follow=True) for path in paths]
-        return any(status is None or status.st_mtime_ns // 1000 > loaded for status in found)
+        states = [self._files.status(path, follow=True) for path in found if path not in applied]
+        return any(state is None or state.st_mtime_ns // 1000 > loaded for state in states)
+
+    def _is_applied(self, name: str, values: Mapping[str, int | None]) -> bool:
+        """Whether the unit has these values. One that cannot be compared counts as applied."""
+        for key, value in values.items():
+            if value is None:
+                continue
+            with contextlib.suppress(SystemdError):
+                if int(self._get(self._load(name), key)) != value:
+                    return False
+        return True
 
     def _enablement(self, name: str) -> str:
         """From the links on disk. The unit's own property dates from the last reload, so it misses the links

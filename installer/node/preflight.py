@@ -29,6 +29,7 @@ from installer.node.sandbox import confines
 if TYPE_CHECKING:
     from installer.inputs.payload import Payload
 
+PENDING = "pending-reload"  # the code of a finding
 SUCCESSOR_NOT_READY = "successor-not-ready"  # the code of a finding
 # Without the proxy a kubelet with one of these would have no runtime, or not start at all.
 _NO_WAY_BACK = ("kubelet-base-is-relay", "kubelet-config-unreadable")
@@ -382,10 +383,10 @@ def _check_pending(facts: Facts) -> Iterable[Finding]:
         "that edit live"
     )
     if request.accept_pending or (facts.moved and request.take_over):
-        yield warning("pending-reload", message, "")
+        yield warning(PENDING, message, "")
     else:
         yield refusal(
-            "pending-reload",
+            PENDING,
             message,
             "finish that edit (`systemctl daemon-reload`, then restart kubelet), or run "
             "again with --accept-pending",

@@ -15,6 +15,7 @@ from functools import partial
 from installer.errors import InstallerError, UnservableHostError
 from installer.host.kubelet_files import configuration_files, matching
 from installer.host.ports import Files, Host, Unwritable
+from installer.host.unit_files import find_drop_ins
 from installer.inputs.settings import Settings
 from installer.model import paths
 from installer.model.hold import CLUSTER_MEMORY, PAUSE_FILE, read_hold, why_paused
@@ -148,7 +149,7 @@ def with_probe(snapshot: HostSnapshot, host: Host, plan: Plan, endpoint: str) ->
     unwritable |= {change.path: Unwritable.IMMUTABLE for change in plan.changes.files if _fixed(host, change)}
     probe = _probe_runtime(host, endpoint)
     returns = find_returns(host.files, plan.controls, snapshot.cache, probe.containers)
-    of_others = _proxy_drop_ins(host.files)
+    of_others = _texts(host.files, find_drop_ins(host.files, (paths.PROXY_UNIT,)))
     cycle = find_cycle(host.systemd, plan.kubelet_unit, of_others, find_links(host.files)) if wanted else ()
     probe = replace(
         probe,
@@ -351,20 +352,6 @@ def _kubelet_version(host: Host, snapshot: HostSnapshot) -> str:
     process = snapshot.kubelet.process
     program = kubelet_program(_words(snapshot.base.detail), process.exe if process else "")
     return host.kubelet_version(program) if program else ""
-
-
-def _proxy_drop_ins(files: Files) -> tuple[UnitText, ...]:
-    """For a unit that need not exist yet: its own, those for a prefix of its name, and those for every
-    service. Of two files with the same name, the one in the first directory counts (systemd.unit(5))."""
-    words = paths.PROXY_UNIT.removesuffix(".service").split("-")
-    prefixes = ["-".join(words[:count]) + "-.service" for count in range(len(words) - 1, 0, -1)]
-    units = (paths.PROXY_UNIT, *prefixes, "service")
-    first: dict[str, str] = {}
-    for directory in (f"{directory}/{unit}.d" for unit in units for directory in paths.UNIT_DIRECTORIES):
-        for name in files.list(directory):
-            if name.endswith(".conf") and files.read(f"{directory}/{name}", 0) is not None:
-                first.setdefault(name, f"{directory}/{name}")
-    return _texts(files, (first[name] for name in sorted(first)))
 
 
 def _unwritable(host: Host, directory: str) -> str | None:

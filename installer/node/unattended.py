@@ -6,17 +6,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 
 from installer.errors import InstallerError, InterruptedRunError, KubeletKeptError
 from installer.host.ports import Host
 from installer.inputs.load import Inputs, Request
 from installer.inputs.policy import policy_in_force
 from installer.model.event import Emit, Event
+from installer.model.host import Part
 from installer.model.names import Mode
+from installer.model.plan import Assessment
 from installer.model.proxy import PolicyInForce
 from installer.node.desired import fleet_generation
 from installer.node.inspection import assess_good
 from installer.node.preconditions import UNTOUCHED, check_pause, is_remembered
+from installer.node.preflight import PENDING
 from installer.node.record import load_record, takes_over
 from installer.node.snapshot import read_machine, take_snapshot
 
@@ -41,6 +45,8 @@ def keep_good(error: InstallerError, request: Request, host: Host, emit: Emit) -
     if remembered:
         error.hint = f"{KEPT}: {error.hint}"
     waits_too = waits and request.ask_first and good.plan.changes.disturb
+    if good.plan.refusals and (repairable := _without_kubelet(good)):
+        good = repairable
     if not good.plan.steps or good.plan.refusals or waits_too:
         return
     check_pause(request, good.snapshot)
@@ -52,6 +58,22 @@ def keep_good(error: InstallerError, request: Request, host: Host, emit: Emit) -
     if not remembered:
         hint = error.hint.removesuffix(UNTOUCHED).removesuffix("; ")
         error.hint = f"{hint}; {_REPAIRED}" if hint else _REPAIRED
+
+
+def _without_kubelet(good: Assessment) -> Assessment | None:
+    """The same for the proxy alone, if all that is refused concerns kubelet, and no reload is needed, which
+    would make somebody's edit of kubelet's unit live. If more than such an edit is refused, nothing
+    restarts."""
+    plan, refused = good.plan, {finding.code for finding in good.plan.refusals}
+    changes = plan.changes.within({Part.PROXY})
+    unit = changes.unit(Part.PROXY)
+    reloads = unit is not None and unit.daemon_reload
+    disturbs = changes.disturb and refused != {PENDING}
+    if reloads or disturbs or not all(code == PENDING or code.startswith("kubelet-") for code in refused):
+        return None
+    steps = tuple(step for step in plan.steps if step.part is Part.PROXY)
+    alone = replace(plan, changes=changes, steps=steps, findings=plan.warnings, parts=frozenset({Part.PROXY}))
+    return replace(good, plan=alone)
 
 
 @contextmanager

@@ -379,6 +379,32 @@ def test_an_unattended_run_repairs_what_is_good_before_it_refuses_what_is_new(
     assert "was repaired" not in refused.value.hint
 
 
+@rule("R3", "R13")
+@pytest.mark.parametrize("how", ["deleted", "edited"])
+def test_an_edit_of_kubelets_unit_that_waits_stops_no_repair_of_the_proxy(
+    node: Node, payload: Path, how: str
+) -> None:
+    """Nothing is reloaded, which would make that edit live, and kubelet stays as it is."""
+    assert install(node, payload)
+    kubelet = node.process(KUBELET)
+    node.systemd.units[KUBELET] = replace(node.systemd.unit(KUBELET), need_daemon_reload=True)
+    good = node.read(paths.FALLBACK_CONFIG)
+    node.fake.files.remove(paths.FALLBACK_CONFIG)
+    if how == "edited":
+        node.fake.files.write(paths.FALLBACK_CONFIG, THEIRS, 0o644)
+    node.fake.calls.clear()
+    with pytest.raises(UnservableHostError, match="daemon-reload is pending") as refused:
+        install(node, payload, unattended=True)
+    assert node.read(paths.FALLBACK_CONFIG) == good
+    assert "was repaired" in refused.value.hint
+    assert node.process(KUBELET) == kubelet
+    did = [(call.method, call.target) for call in node.fake.calls]
+    assert ("daemon_reload", "") not in did
+    assert (("restart", paths.PROXY_UNIT) in did) is (how == "edited")
+    with pytest.raises(UnservableHostError):
+        install(node, payload)  # by hand nothing is touched
+
+
 def test_a_hold_of_the_daemon_ends_also_while_new_inputs_are_refused(
     node: Node, payload: Path, tmp_path: Path
 ) -> None:
