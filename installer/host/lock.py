@@ -15,6 +15,7 @@ import stat
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from installer.errors import BusyHostError, UnservableHostError, remedy_for
 from installer.host.chase import parent_of
@@ -46,6 +47,24 @@ def host_lock(files: RootedFiles) -> Iterator[None]:
             os.ftruncate(descriptor, 0)
             os.write(descriptor, _ourselves().encode("utf-8", "surrogateescape"))
         yield
+
+
+def lock_holder(files: RootedFiles) -> str:
+    """Who holds the lock now, in the holder's own words; empty if nobody does. Does not touch the lock: a run
+    that begins at this instant would be refused. The kernel's list tells (proc(5), `/proc/locks`)."""
+    try:
+        status = files.status(LOCK)
+        if status is None or not stat.S_ISREG(status.st_mode):
+            return ""
+        # Of the host's /proc: another one leaves out processes that it does not have.
+        locks = files.read("/proc/locks") or Path("/proc/locks").read_bytes()
+        device = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}"
+        held = f" {device}:{status.st_ino} ".encode()
+        if not any(b"FLOCK" in line and held in line for line in locks.splitlines()):
+            return ""
+        return (files.read(LOCK) or b"").decode("utf-8", "replace").strip() or "holder unknown"
+    except (OSError, UnservableHostError):
+        return ""
 
 
 def _acquire(place: str) -> int:

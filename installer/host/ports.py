@@ -352,3 +352,4 @@ class Host:
     identity: Callable[[], Machine]  # without its services; raises OSError
     # Runs the kubelet at a host path with --version: `1.36.2`, or an empty string.
     kubelet_version: Callable[[str], str]
+    lock_holder: Callable[[], str] = str  # the run that is at work, in its own words; empty if there is none

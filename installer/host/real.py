@@ -12,7 +12,7 @@ from installer.host.cri import SocketCri
 from installer.host.files import RootedFiles
 from installer.host.healthz import HostHealthz
 from installer.host.journal import HostJournal
-from installer.host.lock import host_lock
+from installer.host.lock import host_lock, lock_holder
 from installer.host.machine import host_identity, kubelet_version
 from installer.host.ports import Host
 from installer.host.process import ProcProcesses
@@ -36,6 +36,7 @@ def build_host(root: Path) -> Host:
         lock=lambda: _lock(files),
         identity=lambda: host_identity(files),
         kubelet_version=lambda path: kubelet_version(files, path),
+        lock_holder=lambda: lock_holder(files),
     )
 
 

@@ -311,6 +311,8 @@ class Assessment:
     # Payload or configs were not given, so the host was compared with what was installed.
     as_installed: bool = False
     unchecked: bool = False  # someone else started the proxy, and no run has checked the containers since
+    # Files of ours that are there, although no installation has ended: it was cut off, or its record is lost.
+    unfinished: tuple[str, ...] = ()
 
     @property
     def most_restarts(self) -> int:

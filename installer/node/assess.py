@@ -12,7 +12,7 @@ from dataclasses import replace
 from installer.inputs.load import Inputs
 from installer.model import paths
 from installer.model.hold import is_of_a_run
-from installer.model.host import HostSnapshot, Part
+from installer.model.host import ABSENT, HostSnapshot, Part
 from installer.model.names import Mode
 from installer.model.plan import Assessment, Changes, Desired, Finding, Plan, UnitAction, refusal, warning
 from installer.model.proxy import PolicyInForce, Repinning
@@ -62,6 +62,16 @@ def assess(
         policy=facts.in_force,
         as_installed=installed is not None,
         unchecked=not removing and _is_unchecked(facts, record),
+        unfinished=_unfinished(snapshot, record) if installed is not None and not installed.files else (),
+    )
+
+
+def _unfinished(snapshot: HostSnapshot, record: Record) -> tuple[str, ...]:
+    """The files of ours that are there."""
+    return tuple(
+        path
+        for path, claim in sorted(record.claims.items())
+        if (state := snapshot.files.get(path, ABSENT)).exists and state != claim.before
     )
 
 

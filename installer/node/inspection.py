@@ -50,6 +50,10 @@ def assess_host(request: Request, host: Host, emit: Emit) -> tuple[Run, Inputs, 
         snapshot = store.with_damage(snapshot, give_up=request.without_record)
         nonce = os.urandom(8).hex()
         assessment = assess(inputs, snapshot, store.record, store.status, nonce, desired, noted)
+        if request.inspect and not assessment.plan.desired.files and store.record.claims:
+            # The inputs cannot be compared, because kubelet cannot be served now.
+            desired = good_desired(store.record, host.files) or Desired()
+            assessment = assess(inputs, snapshot, store.record, store.status, nonce, desired, noted)
         if needs_probe(assessment) and (desired is None or desired.files):
             snapshot = with_probe(snapshot, host, assessment.plan, probed_endpoint(assessment))
             assessment = assess(inputs, snapshot, store.record, store.status, nonce, desired, noted)

@@ -19,7 +19,7 @@ from installer.inputs.policy import policy_in_force
 from installer.model.event import Emit, Event, silent
 from installer.model.host import HostSnapshot
 from installer.model.names import Mode
-from installer.model.plan import Assessment, Changes, Finding
+from installer.model.plan import Assessment, Changes, Finding, warning
 from installer.node.assess import WEIGHT_TAKEN
 from installer.node.desired import fleet_generation
 from installer.node.inspection import assess_good, assess_host
@@ -70,7 +70,7 @@ def inspect(request: Request, host: Host) -> Assessment:
 
     Raises InvalidInputError, UnservableHostError.
     """
-    return assess_host(request, host, silent)[2]
+    return _beside(assess_host(request, host, silent)[2], host)
 
 
 def preview(request: Request, host: Host) -> tuple[Assessment, InstallerError | None]:
@@ -81,6 +81,7 @@ def preview(request: Request, host: Host) -> tuple[Assessment, InstallerError | 
     Raises InvalidInputError and UnservableHostError if there is no plan to show.
     """
     run, inputs, assessment = assess_host(request, host, silent)
+    assessment = _beside(assessment, host)
     try:
         check_run(inputs, assessment, run)
     except InstallerError as error:
@@ -94,6 +95,18 @@ def preview(request: Request, host: Host) -> tuple[Assessment, InstallerError | 
                 error.hint = f"{KEPT}: {error.hint}"
         return assessment, error
     return assessment, None
+
+
+def _beside(assessment: Assessment, host: Host) -> Assessment:
+    """With a remark about the run that is at work on this host, if there is one."""
+    holder = host.lock_holder()
+    if not holder:
+        return assessment
+    message = f"another run is at work on this host: {holder}"
+    hint = "what is shown here changes meanwhile: look again when it has ended"
+    found = warning("run-at-work", message, hint)
+    plan = replace(assessment.plan, findings=(found, *assessment.plan.findings))
+    return replace(assessment, plan=plan)
 
 
 def _is_to_be_closed(assessment: Assessment, run: Run) -> bool:
@@ -117,8 +130,9 @@ def _warn_unlabelled(run: Run) -> None:
 
 def _warn_of_health(assessment: Assessment, after: HostSnapshot, emit: Emit) -> None:
     unit = after.kubelet.unit.name
-    if assessment.plan.steps and after.kubelet.unwell:
-        before = ", nor was it before this run" if assessment.snapshot.kubelet.unwell else ""
+    if after.kubelet.unwell:
+        changed = bool(assessment.plan.steps)
+        before = ", nor was it before this run" if changed and assessment.snapshot.kubelet.unwell else ""
         message = f"{unit} is not healthy{before}"
         hint = f"`journalctl -u {unit} -n 50` says why, unless its healthz is elsewhere"
         emit(Event("warning", message, {"code": "kubelet-unhealthy", "hint": hint}))

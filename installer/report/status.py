@@ -16,6 +16,10 @@ from installer.report.terminal import BOLD, GREEN, RED, YELLOW, one_line, paint,
 
 _SCHEMA = 1
 _NOTHING_INSTALLED = "no installation was completed here; to compare, give --payload and any --configs"
+_UNFINISHED = (
+    "an installation was begun here and has not ended: `cri-resmgr-installer install` finishes it, "
+    "`cri-resmgr-installer remove` takes it away"
+)
 _AS_INSTALLED = "what was installed last, because no payload and configs were given"
 
 
@@ -63,11 +67,12 @@ def render_status(assessment: Assessment, past: Past, color: bool = False) -> st
     """Return the text for people; the last line is the verdict."""
     snapshot, plan = assessment.snapshot, assessment.plan
     wanted_proxy, wanted_kubelet = _wanted(plan.desired)
+    known = bool(plan.desired.files) or plan.mode is Mode.REMOVE or not assessment.as_installed
     lines = [
         _unit_line(snapshot.proxy.unit, color),
         f"    relay: {'answers' if snapshot.proxy.relay_answers else 'does not answer'}",
         *_proxy_lines(assessment, past),
-        *_generation_lines(snapshot.proxy.process, wanted_proxy),
+        *_generation_lines(snapshot.proxy.process, wanted_proxy, known),
         _unit_line(snapshot.kubelet.unit, color),
         f"    endpoint: {'relay' if snapshot.kubelet.on_relay else 'base endpoint'}",
         f"    health: {_health(snapshot.kubelet)}",
@@ -75,7 +80,7 @@ def render_status(assessment: Assessment, past: Past, color: bool = False) -> st
     if past.guard:
         earlier = "" if _decided_this_start(assessment, past) else ", for an earlier start"
         lines.append(f"    guard: {one_line(past.guard)}  ({one_line(past.guard_time)}{earlier})")
-    lines += _generation_lines(snapshot.kubelet.process, wanted_kubelet)
+    lines += _generation_lines(snapshot.kubelet.process, wanted_kubelet, known)
     lines += _file_lines(assessment)
     if past.last_change is not None:
         lines.append(f"last change: {one_line(f'{past.last_change.time} {past.last_change.describe}')}")
@@ -108,6 +113,8 @@ def verdict(assessment: Assessment) -> str:
     if is_well(assessment):
         return "converged and healthy"
     if assessment.as_installed and not plan.desired.files:
+        if assessment.unfinished:
+            return _UNFINISHED
         exists = assessment.snapshot.proxy.unit.exists
         return _NOTHING_INSTALLED if exists else "not installed"
     said = [f"not converged: {summarise_plan(plan)}"] if plan.steps else []
@@ -162,14 +169,19 @@ def _unit_line(unit: UnitState, color: bool) -> str:
     return f"{name}: {', '.join(said)}"
 
 
-def _generation_lines(process: ProcessState | None, wanted: str) -> Iterator[str]:
+def _generation_lines(process: ProcessState | None, wanted: str, known: bool) -> Iterator[str]:
+    """`known`: whether it is known what should run."""
     running = process.generation if process is not None else ""
     if running or wanted:
-        expected = "" if running == wanted else f" (expected {wanted or 'none'})"
+        expected = "" if running == wanted or not known else f" (expected {wanted or 'none'})"
         yield f"    generation: {one_line(running) or 'not started by this installer'}{expected}"
 
 
 def _file_lines(assessment: Assessment) -> Iterator[str]:
+    if assessment.unfinished:
+        yield f"files of an installation that has not ended: {len(assessment.unfinished)}"
+        yield from (f"    {one_line(path)}" for path in assessment.unfinished)
+        return
     changes = assessment.plan.changes.files
     changed = {change.path for change in changes}
     correct = sum(file.path not in changed for file in assessment.plan.desired.files)
@@ -185,7 +197,7 @@ def status_json(assessment: Assessment, past: Past) -> dict[str, object]:
     """Return the status for machines; the keys are stable. `hold`, `rememberedFailure` and `pause` are
     empty, `policy` and `lastChange` null where there is none. `thisStart`: whether the guard decided for
     the running kubelet. `asInstalled`: compared with what was installed, because payload or configs were
-    not given."""
+    not given. `unfinished`: files of an installation that has not ended."""
     snapshot, plan = assessment.snapshot, assessment.plan
     wanted_proxy, wanted_kubelet = _wanted(plan.desired)
     return {
@@ -216,6 +228,7 @@ def status_json(assessment: Assessment, past: Past) -> dict[str, object]:
         },
         "lastChange": to_camel(past.last_change),
         "asInstalled": assessment.as_installed,
+        "unfinished": assessment.unfinished,
     }
 
 

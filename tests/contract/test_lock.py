@@ -13,7 +13,7 @@ import pytest
 
 from installer.errors import BusyHostError, UnservableHostError
 from installer.host.files import RootedFiles
-from installer.host.lock import host_lock
+from installer.host.lock import host_lock, lock_holder
 from installer.model.paths import LOCK
 from tests.lib.rules import rule
 
@@ -70,3 +70,17 @@ def test_another_object_in_place_of_the_lock_is_named_and_left_alone(
     assert "clear the path; nothing was touched" in caught.value.hint
     assert place.with_name("victim").read_text() == "theirs"
     assert not place.is_file() or place.is_symlink()
+
+
+def test_who_holds_the_lock_is_told_without_touching_it(tmp_path: Path) -> None:
+    files = RootedFiles(tmp_path)
+    assert lock_holder(files) == ""
+    with host_lock(files):
+        assert lock_holder(files).startswith(f"pid {os.getpid()} on ")
+        (tmp_path / f".{LOCK}").write_bytes(b"")
+        assert lock_holder(files) == "holder unknown"
+    assert lock_holder(files) == ""
+    (tmp_path / f".{LOCK}").write_text("pid 42, which was killed")
+    assert lock_holder(files) == ""
+    with host_lock(files):
+        pass

@@ -478,4 +478,5 @@ class FakeHost:
             lock=self.lock,
             identity=lambda: self.identity,
             kubelet_version=lambda path: self.kubelets.get(path, ""),
+            lock_holder=lambda: self.lock.holder,
         )

@@ -1,0 +1,150 @@
+"""What is said of a node in the middle of something: a run that was cut off or is at work, a sick kubelet."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from installer.errors import InterruptedRunError
+from installer.inputs.load import Request
+from installer.inputs.settings import KubeletSettings, Settings
+from installer.model import paths
+from installer.model.event import Event
+from installer.model.names import Mode
+from installer.node.reconcile import inspect, preview, reconcile
+from installer.report.planned import render_plan
+from installer.report.status import print_status
+from tests.faults.disks.node import KUBELET, Node, lay_node
+from tests.lib.rules import rule
+from tests.lib.slownode import release
+
+SETTINGS = Settings(kubelet=KubeletSettings(settle_seconds=1))
+COMMAND = "pid 42 on node-1: cri-resmgr-installer install"
+
+
+@pytest.fixture
+def payload(tmp_path: Path) -> Path:
+    release(tmp_path / "payload", "one")
+    return tmp_path / "payload"
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Node:
+    return lay_node(tmp_path / "node")
+
+
+def install(node: Node, payload: Path) -> list[Event]:
+    said: list[Event] = []
+    reconcile(Request(Mode.INSTALL, SETTINGS, payload), node.fake.host, said.append)
+    return said
+
+
+def status(node: Node, payload: Path | None = None, output: str = "text") -> str:
+    stream = io.StringIO()
+    seen = inspect(Request(Mode.INSTALL, SETTINGS, payload, inspect=True), node.fake.host)
+    assert print_status(seen, output, stream) == 3
+    return stream.getvalue()
+
+
+def cut_off(node: Node, payload: Path) -> None:
+    """By Ctrl-C, when the proxy runs and before kubelet moves."""
+
+    def emit(event: Event) -> None:
+        if node.proxy_runs:
+            raise InterruptedRunError(2)
+
+    with pytest.raises(InterruptedRunError):
+        reconcile(Request(Mode.INSTALL, SETTINGS, payload), node.fake.host, emit)
+
+
+@rule("R13")
+@pytest.mark.parametrize("lost", [False, True])
+def test_the_files_of_an_installation_that_was_cut_off_are_named(
+    node: Node, payload: Path, lost: bool
+) -> None:
+    cut_off(node, payload)
+    if lost:
+        node.fake.files.remove(paths.RECORD)
+    said = status(node)
+    there = [path for path in (paths.GUARD, paths.PROXY_UNIT_FILE) if node.read(path) is not None]
+    assert len(there) == 2
+    assert all(f"\n    {path}\n" in said for path in there)
+    assert "expected none" not in said
+    assert "0 correct" not in said
+    assert said.splitlines()[-1].startswith("an installation was begun here and has not ended")
+    document: dict[str, Any] = json.loads(status(node, output="json"))
+    assert set(there) <= set(document["unfinished"])
+    install(node, payload)
+    seen = inspect(Request(Mode.INSTALL, SETTINGS, None, inspect=True), node.fake.host)
+    assert not seen.unfinished
+
+
+def test_what_an_installation_that_was_cut_off_has_only_claimed_is_not_there_yet(
+    node: Node, payload: Path
+) -> None:
+    """What others have at our paths is theirs until it is replaced."""
+
+    def fail(_method: str, path: str) -> None:
+        if path == paths.GUARD:
+            raise InterruptedRunError(2)
+
+    node.fake.files.fail = fail
+    with pytest.raises(InterruptedRunError):
+        install(node, payload)
+    node.fake.files.fail = lambda _method, _path: None
+    assert f"    {paths.FALLBACK_CONFIG}\n" not in status(node)
+
+
+@rule("R13")
+@pytest.mark.parametrize("given", [False, True])
+def test_a_node_whose_kubelet_was_reset_is_compared_with_what_is_installed(
+    node: Node, payload: Path, given: bool
+) -> None:
+    """`kubeadm reset` stops kubelet, and deletes what configures it."""
+    install(node, payload)
+    files = len(inspect(Request(Mode.INSTALL, SETTINGS, payload), node.fake.host).plan.desired.files)
+    node.systemd.stop(KUBELET, 1.0)
+    for path in ("/etc/systemd/system/kubelet.service", f"/etc/systemd/system/{KUBELET}.d/10-kubeadm.conf"):
+        (node.fake.root / path[1:]).unlink()
+    said = status(node, payload if given else None)
+    assert f"files: {files} correct, 0 different" in said
+    assert "expected none" not in said
+    assert "no installation was completed here" not in said
+    assert "refused: kubelet-" in said.splitlines()[-1]
+
+
+def test_a_run_that_is_at_work_is_mentioned(node: Node, payload: Path) -> None:
+    install(node, payload)
+    seen = inspect(Request(Mode.INSTALL, SETTINGS, payload, inspect=True), node.fake.host)
+    assert not [each for each in seen.plan.findings if each.code == "run-at-work"]
+    node.fake.lock.holder = COMMAND
+    stream = io.StringIO()
+    seen = inspect(Request(Mode.INSTALL, SETTINGS, payload, inspect=True), node.fake.host)
+    assert print_status(seen, "text", stream) == 0
+    assert f"another run is at work on this host: {COMMAND}" in stream.getvalue()
+    shown, error = preview(Request(Mode.INSTALL, SETTINGS, payload), node.fake.host)
+    assert error is None
+    assert f"another run is at work on this host: {COMMAND}" in render_plan(shown.plan)
+
+
+@rule("R13")
+def test_an_installation_with_nothing_to_do_says_that_kubelet_is_sick(node: Node, payload: Path) -> None:
+    install(node, payload)
+    node.fake.healthz.healthy = False
+    said = install(node, payload)
+    (warning,) = (event for event in said if event.kind == "warning")
+    assert warning.message == f"{KUBELET} is not healthy"
+    assert warning.data["code"] == "kubelet-unhealthy"
+    assert f"journalctl -u {KUBELET}" in str(warning.data["hint"])
+    assert said[-1].message == "nothing to do"
+
+
+def test_a_removal_with_nothing_to_do_says_so_as_well(node: Node, payload: Path) -> None:
+    node.fake.healthz.healthy = False
+    said: list[Event] = []
+    reconcile(Request(Mode.REMOVE, SETTINGS, payload), node.fake.host, said.append)
+    assert [event.message for event in said] == [f"{KUBELET} is not healthy", "nothing to do"]
