@@ -40,9 +40,9 @@ from installer.host.bus import SystemBus, require_bus
 from installer.host.clock import since_boot
 from installer.host.command import describe_exit
 from installer.host.files import RootedFiles
+from installer.host.light_call import answers_version
 from installer.host.ports import WatchedSystemd
 from installer.host.systemd import BusSystemd
-from installer.host.version_call import answers_version
 from installer.model import paths
 from installer.model.daemon import Cluster, DaemonState, Job, Phase
 from installer.model.event import Emit, Event

@@ -1,8 +1,8 @@
 """CRI v1 at unix sockets below the host root: whether it answers, whether it is ready, which containers run.
 
 Only `update` and `remove` change something. Field numbers are those of
-k8s.io/cri-api/pkg/apis/runtime/v1/api.proto. Whether a server answers is asked without a library
-(`version_call`). grpcio carries all other calls, and is imported only for them (83 ms, 20 MB).
+k8s.io/cri-api/pkg/apis/runtime/v1/api.proto. What every run asks is asked without a library
+(`light_call`). grpcio carries all other calls, and is imported only for them (83 ms, 20 MB).
 """
 
 from __future__ import annotations
@@ -13,15 +13,16 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import quote
 
 from installer.errors import InstallerError, StepFailedError, is_shortage, remedy_for
 from installer.host.cgroups import Cgroups
 from installer.host.files import RootedFiles
+from installer.host.light_call import answers_version, list_ready_pods
 from installer.host.ports import RuntimeStatus
 from installer.host.protobuf import Fields, decode, encode, integer, mapping, message, messages, text
-from installer.host.version_call import answers_version
 from installer.model.containers import Asked, CgroupState, CpuResources, parse_requests
 from installer.model.controls import THROTTLES, WEIGHTS
 from installer.model.host import RunningContainer, UnstartedContainer
@@ -214,6 +215,10 @@ class SocketCri:
             replace(one, asked=asked.get((one.pod_uid, one.name), 0)) for one in found if one is not None
         )
 
+    def pods(self, endpoint: str, timeout: float = ANSWER_SECONDS) -> dict[str, str]:
+        with self._socket(endpoint) as place:
+            return {text(pod, 1): _title_of_pod(pod) for pod in list_ready_pods(place, timeout)}
+
     def unstarted(self, endpoint: str, timeout: float = 10.0) -> tuple[UnstartedContainer, ...]:
         with self._channel(endpoint, timeout) as call:
             # CONTAINER_CREATED is 0, which protobuf leaves out.
@@ -244,9 +249,14 @@ class SocketCri:
 
     @contextmanager
     def _channel(self, endpoint: str, timeout: float, *, renewed: bool = False) -> Iterator[Call]:
-        """A connection whose calls end `timeout` seconds from now or, if `renewed`, from the last answer.
-        Raises StepFailedError for whatever fails in the block: who does not answer is no version's fault,
-        except for the relay, whose silence those who wait for it judge."""
+        """A connection whose calls end `timeout` seconds from now or, if `renewed`, from the last answer."""
+        with self._socket(endpoint) as place, _connect(str(place)) as channel:
+            yield _caller(channel, timeout, renewed=renewed)
+
+    @contextmanager
+    def _socket(self, endpoint: str) -> Iterator[Path]:
+        """The socket of an endpoint. Raises StepFailedError for whatever fails in the block: who does not
+        answer is no version's fault, except for the relay, whose silence those who wait for it judge."""
         path = normalise_endpoint(endpoint)
         if not path.startswith("/"):
             raise StepFailedError(f"{endpoint}: not a unix socket", "CRI is served at a unix:// endpoint")
@@ -254,8 +264,7 @@ class SocketCri:
             with self._files.opened(path) as place:
                 if not place.is_socket():
                     raise FileNotFoundError
-                with _connect(str(place)) as channel:
-                    yield _caller(channel, timeout, renewed=renewed)
+                yield place
         except (FileNotFoundError, NotADirectoryError):
             where = f"{str(self._files.root).rstrip('/')}{path}"
             raise StepFailedError(
@@ -268,6 +277,12 @@ class SocketCri:
         except (OSError, ValueError) as error:
             remedy = remedy_for(error) if isinstance(error, OSError) else ""
             raise StepFailedError(f"{endpoint}: {error}", remedy, interfered=True) from error
+
+
+def _title_of_pod(listed: Fields) -> str:
+    """PodSandbox.metadata: `namespace/name`."""
+    metadata = message(listed, 2)
+    return "/".join(filter(None, (text(metadata, 3), text(metadata, 1)))) or text(listed, 1)
 
 
 def _unstarted(listed: Fields) -> UnstartedContainer:

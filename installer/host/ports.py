@@ -243,6 +243,11 @@ class Cri(Protocol):
         for `timeout` seconds. The total time depends on the number of containers."""
         ...
 
+    def pods(self, endpoint: str, timeout: float = ANSWER_SECONDS) -> Mapping[str, str]:
+        """The pods whose sandboxes are ready: the sandbox's ID -> `namespace/name`. Cheap: no grpcio. Raises
+        StepFailedError with the reason."""
+        ...
+
     def unstarted(self, endpoint: str, timeout: float = 10.0) -> tuple[UnstartedContainer, ...]:
         """The containers that were created but do not run. Raises StepFailedError with the reason."""
         ...

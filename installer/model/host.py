@@ -428,6 +428,8 @@ class HostSnapshot:
     damaged: frozenset[str] = frozenset()  # digests of kept contents that are damaged or missing
     exposed: Mapping[str, str] = field(default_factory=dict)  # directory on the way to our files -> why
     accepts_plugins: bool = False  # the runtime listens for NRI plugins; read only if one is to follow
+    unknown_pods: tuple[str, ...] | None = None  # that the proxy does not know; None: that cannot be told
+    may_be_unknown: bool = False  # kubelet was on its base endpoint, and no run has compared the pods since
 
     @property
     def container_count(self) -> int:

@@ -24,10 +24,11 @@ KUBELET_ENVIRONMENT = "/etc/cri-resmgr/kubelet.env"
 KUBELET_COMPOSED = "/run/cri-resmgr-installer/kubelet.env"
 KUBELET_USED = f"{KUBELET_COMPOSED}.used"  # renamed to this once kubelet has read it
 RELAY_FAILURES = "/run/cri-resmgr-installer/relay-failures"  # the guard's count of kubelet's failed starts
-# For the guard: a flag that containers may be running that the proxy does not know; a flag that its next
-# start is ours; the configuration of a start by anyone else in that case.
+# For the guard: a flag that there may be pods and containers that the proxy does not know; flags that the
+# next start of the proxy, or of kubelet, is ours; the configuration of a start by anyone else in that case.
 CONTAINERS_UNKNOWN = "/run/cri-resmgr-installer/containers-unknown"
 PROXY_START_OURS = "/run/cri-resmgr-installer/proxy-start-ours"
+KUBELET_START_OURS = "/run/cri-resmgr-installer/kubelet-start-ours"
 SPARING_CONFIG = "/run/cri-resmgr-installer/none.cfg"
 DROP_IN_NAME = "90-cri-resmgr.conf"
 OUR_FILES = (

@@ -183,6 +183,7 @@ class StepKind(StrEnum):
     SET_ASIDE_CACHE = "set-aside-cache"
     ADOPT = "adopt"  # make running containers known to the proxy
     CHECK_WEIGHTS = "check-weights"  # the proxy knows all of them, and none has lost CPU weight
+    CHECK_PODS = "check-pods"  # the proxy knows all of them, else it starts again
     RESET_PINNING = "reset-pinning"  # give running containers their CPUs and weight back
     RETURN_CONTROLS = "return-controls"  # restore the other kernel settings that the proxy changed
     AWAIT_START = "await-start"  # of a proxy that is starting; it is restarted if the start fails
@@ -205,6 +206,7 @@ _IN_WORDS = {
     StepKind.SET_ASIDE_CACHE: "move the torn {} aside",
     StepKind.ADOPT: "adopt running containers that the proxy does not know, if there are any",
     StepKind.CHECK_WEIGHTS: "check that the proxy knows all running containers, and none has lost CPU weight",
+    StepKind.CHECK_PODS: "check that the proxy knows all pods, and restart it if not",
     StepKind.RESET_PINNING: "restore CPUs and CPU weight of running containers",
     StepKind.RETURN_CONTROLS: "restore what cri-resmgr has set in the kernel",
     StepKind.AWAIT_START: "wait for {}, which is starting",
@@ -251,6 +253,10 @@ class Plan:
     resets: tuple[str, ...] = ()
     # Do not trust what the proxy's cache says about a policy that touches no container.
     resets_all: bool = False
+    # The runtime's endpoint if unknown containers are adopted before the proxy starts, else empty.
+    adopts: str = ""
+    # A start of the proxy would take something from unknown containers, which may not be adopted.
+    harms: bool = False
     # Originals of the kernel settings that the proxy changed and that are to be restored.
     controls: Originals = field(default_factory=dict)
 

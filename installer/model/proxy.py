@@ -81,6 +81,7 @@ class ProxyCache:
     # The configuration that cri-resmgr-agent sent: section -> YAML; empty: none.
     agent: Mapping[str, str] = field(default_factory=dict)
     containers: Mapping[str, CachedContainer] = field(default_factory=dict)  # by the runtime's ID
+    pods: frozenset[str] = frozenset()  # the sandboxes that it knows, by the runtime's ID
     classed: tuple[int, ...] = ()  # CPUs whose frequency a class may have limited
 
     @property
@@ -108,6 +109,7 @@ def parse_cache(raw: bytes | None) -> ProxyCache:
         policy=text_at(found, "PolicyName"),
         agent={str(key): str(text) for key, text in mapping_at(found, "Cfg", "Data").items()},
         containers=dict(_containers(found)),
+        pods=frozenset(mapping_at(found, "Pods")),
         classed=_classed(mapping_at(found, "PolicyJSON").get("CPUClassAssignments")),
     )
 

@@ -191,12 +191,9 @@ def _lost(container: RunningContainer, cache: ProxyCache, before: RunningContain
     return Lost(f"{container.title} has {has}, {wanted}", came_late=before is None and not unsure)
 
 
-def forget_old(files: Files, *, all_known: bool = False) -> None:
-    """Delete the cache from before the adoption. `all_known`: the proxy knows every container, and no more
-    can be created outside of it."""
+def forget_old(files: Files) -> None:
+    """Delete the cache from before the adoption."""
     files.remove(OLD_CACHE)
-    if all_known:
-        files.remove(paths.CONTAINERS_UNKNOWN)
 
 
 def announce_start(files: Files) -> None:

@@ -48,6 +48,7 @@ from installer.node.await_proxy import (
 )
 from installer.node.controls import return_controls
 from installer.node.file_steps import clear_hold, restore, write, write_hold
+from installer.node.known_pods import announce_move, find_unknown, why_unknown
 from installer.node.links import disable
 from installer.node.pinning import give_back
 from installer.node.relay_steps import check_way_back, leave_relay_steps, restart_proxy_steps, return_steps
@@ -57,6 +58,7 @@ _POLL = 0.05  # seconds
 _SETTLE_POLL = 0.5  # seconds
 _JOBS = (StepKind.RESTART, StepKind.STOP)
 _ADOPTIONS = 3  # in a row, of containers created meanwhile
+_AGAIN = 2
 _STOP_TIMEOUT = 20.0  # seconds; the unit's own TimeoutStopSec is far below
 
 
@@ -87,6 +89,7 @@ class _Worker:
         self._start_began: float | None = None  # when this plan started the proxy
         self._leaving = False  # kubelet is about to leave the relay
         self._adopted = False
+        self._again = 0  # starts of the proxy because it did not know a pod
         self._late = 0  # adoptions in a row of containers created meanwhile
         self._before: dict[str, RunningContainer] = {}  # what ran before the proxy started, by ID
         self._proxy_away = 0.0  # when an adoption stopped the proxy
@@ -106,6 +109,7 @@ class _Worker:
             StepKind.SET_ASIDE_CACHE: lambda _step: emit(set_aside_cache(host.files)),
             StepKind.ADOPT: self._adopt,
             StepKind.CHECK_WEIGHTS: self._check_weights,
+            StepKind.CHECK_PODS: self._check_pods,
             StepKind.AWAIT_START: self._await_start,
             StepKind.RESTART: self._restart,
             StepKind.SIGNAL: self._signal,
@@ -188,13 +192,39 @@ class _Worker:
         lost = find_lost(self._host, step.target, self._before, unknown_too=settled)
         if not lost:
             self._late = 0
-            forget_old(self._host.files, all_known=settled)
+            forget_old(self._host.files)
             return ()
         self._late += 1
         if self._late == _ADOPTIONS:
             message = f"new containers keep being created outside the proxy: {lost[0].how}"
             raise StepFailedError(message, "run the same command again", True)
         return (replace(step, kind=StepKind.ADOPT), *restart_proxy_steps(self._plan.leaves_if_slow), step)
+
+    def _check_pods(self, step: Step) -> tuple[Step, ...]:
+        """What cannot be told or mended now is no reason to undo what was done: the next run tries again."""
+        files, plan = self._host.files, self._plan
+        try:
+            unknown = find_unknown(self._host, step.target)
+        except (InstallerError, OSError) as error:
+            self._warn("pods-unknown", f"the proxy's pods could not be compared with the runtime's: {error}")
+            return ()
+        if not unknown:
+            if not plan.harms:  # else a container may be unknown
+                files.remove(paths.CONTAINERS_UNKNOWN)
+            return ()
+        why = f"{paths.PROXY_UNIT}: {why_unknown(unknown)}"
+        if plan.harms or self._again == _AGAIN:
+            self._warn("pods-unknown", why)
+            return ()
+        self._again += 1
+        self._emit(Event("pods.unknown", f"{why}: restarting it", {"pods": unknown}))
+        adopt = (Step(StepKind.ADOPT, plan.adopts, Part.PROXY),) if plan.adopts else ()
+        check = (Step(StepKind.CHECK_WEIGHTS, plan.adopts, Part.PROXY),) if plan.adopts else ()
+        return (*adopt, *restart_proxy_steps(plan.leaves_if_slow), *check, step)
+
+    def _warn(self, code: str, message: str) -> None:
+        hint = "`cri-resmgr-installer install` tries again"
+        self._emit(Event("warning", message, {"code": code, "hint": hint}))
 
     def forget_adopted(self) -> None:
         """Leave the cache as cri-resmgr itself has written it: the rollback must not start on ours."""
@@ -213,6 +243,8 @@ class _Worker:
         if not at_once:
             await_calm(self._host, self._emit)
             progress.journal_from = self._host.journal.cursor()
+        if self._plan.desired.kubelet is not None and not self._leaving:
+            announce_move(self._host.files)
         progress.moved_kubelet = True
         progress.restarts_left -= 1
         self._host.files.remove_tree(paths.RELAY_FAILURES)  # the relay has answered: reset the guard's count

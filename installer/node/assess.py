@@ -22,6 +22,7 @@ from installer.node.desired import build_desired, runtime_endpoint, settings_dig
 from installer.node.diff import diff
 from installer.node.facts import Facts
 from installer.node.kept import check_kept
+from installer.node.known_pods import why_unknown
 from installer.node.kubelet_strategy import KubeletAnalysis, analyse_kubelet
 from installer.node.pinning import find_resets, was_cut_off
 from installer.node.plan import Options, leaves_to, order_steps
@@ -114,12 +115,14 @@ def _plan(facts: Facts, record: Record, nonce: str) -> Plan:
     removing, runtime = request.mode is Mode.REMOVE, facts.runtime
     starting = facts.asked if changes.restarts(Part.PROXY) else None
     # When kubelet has moved onto a running proxy, containers that the proxy did not see start are checked.
-    met = starting or (facts.in_force if facts.moves_kubelet else None)
+    met = starting or (facts.in_force if facts.meets_unknown else None)
     adopts = bool(runtime) and facts.adopts(met)
     adopted = describe_adoption(facts.probe, snapshot.cache) if adopts and starting else ()
     unpinned = _unpinned(facts, starting) if runtime else ()
     policy = starting or facts.in_force
     controls = due_controls(record.controls, facts.desired, snapshot)
+    harms = _takes(policy) and not adopts
+    compared = snapshot.kubelet.on_relay and snapshot.unknown_pods == () and not harms
     looked_at = snapshot.probe is not None and not snapshot.probe.returns
     options = Options(
         nonce,
@@ -132,6 +135,7 @@ def _plan(facts: Facts, record: Record, nonce: str) -> Plan:
         leaves_to=leaves_to(snapshot, changes, policy.name if policy else "", runtime),
         returns=bool(controls) and not looked_at,
         runtime=runtime,
+        compares=snapshot.may_be_unknown and compared,
     )
     return Plan(
         request.mode,
@@ -141,6 +145,8 @@ def _plan(facts: Facts, record: Record, nonce: str) -> Plan:
         order_steps(facts.desired, changes, options),
         resets=(*unpinned, *adopted, *facts.probe.returns),
         resets_all=was_cut_off(snapshot),
+        adopts=options.adopts,
+        harms=harms,
         controls=controls,
     )
 
@@ -163,14 +169,37 @@ def _why_restarted(facts: Facts) -> str:
 
     It may meet unknown containers although this run does not start it. A proxy that is only signalled is
     restarted if it refuses what it re-reads. And the next start, by anyone, of a proxy that kubelet moves
-    onto would take CPUs and weight from containers that it does not know.
+    onto would take CPUs and weight from containers that it does not know. In a pod that it does not know, no
+    container can be created.
     """
     proxy = facts.changes.unit(Part.PROXY)
     action = proxy.action if proxy else UnitAction.NOTHING
-    may_meet = action is UnitAction.RELOAD or (facts.moves_kubelet and action is UnitAction.NOTHING)
+    may_meet = action is UnitAction.RELOAD or (facts.meets_unknown and action is UnitAction.NOTHING)
     if may_meet and facts.adopts(facts.asked) and facts.unknown[0]:
         return _WHY_ADOPTED
+    if action is not UnitAction.RESTART and _refused_pods(facts) and _may_start_again(facts):
+        return why_unknown(_refused_pods(facts))
     return _WHY_TAKEN if facts.adopts(facts.in_force) and _reduced(facts) else ""
+
+
+def _refused_pods(facts: Facts) -> tuple[str, ...]:
+    """The pods in which kubelet cannot create a container because the proxy does not know them."""
+    served = facts.snapshot.kubelet.on_relay or facts.moves_kubelet
+    return (facts.snapshot.unknown_pods or ()) if served else ()
+
+
+def _may_start_again(facts: Facts) -> bool:
+    """Whether a start of the proxy takes nothing from containers. Until they are read: whether it need
+    not."""
+    unread = facts.snapshot.probe is None and facts.settings.proxy.existing_containers == "adopt"
+    return not _takes(facts.asked) or facts.adopts(facts.asked) or unread
+
+
+def _pods_findings(facts: Facts) -> Iterable[Finding]:
+    """Unknown pods that no start of this plan makes known."""
+    if _refused_pods(facts) and not facts.changes.restarts(Part.PROXY):
+        hint = "`install` with proxy.existingContainers: adopt, or with the policy none, makes them known"
+        yield warning("pods-unknown", f"{paths.PROXY_UNIT}: {why_unknown(_refused_pods(facts))}", hint)
 
 
 def _reduced(facts: Facts) -> list[str]:
@@ -191,10 +220,11 @@ def _takes(policy: PolicyInForce | None) -> bool:
 
 
 def _is_unchecked(facts: Facts, record: Record) -> bool:
-    """Whether systemd or a person has started the proxy, which may have taken weight from containers, and no
-    run has checked them since."""
-    unit = facts.snapshot.proxy.unit
-    return _takes(facts.in_force) and unit.running and unit.invocation_id != record.checked
+    """Whether systemd or a person has started the proxy, which may have taken weight from containers, or may
+    not know some, and no run has checked them since."""
+    unit, snapshot = facts.snapshot.proxy.unit, facts.snapshot
+    unknown = snapshot.may_be_unknown and snapshot.kubelet.on_relay
+    return _takes(facts.in_force) and unit.running and (unit.invocation_id != record.checked or unknown)
 
 
 def _record_findings(facts: Facts, record: Record, status: RecordStatus) -> Iterable[Finding]:
@@ -202,6 +232,7 @@ def _record_findings(facts: Facts, record: Record, status: RecordStatus) -> Iter
     yield from check_kept(record, facts.snapshot, facts.desired, facts.changes.files)
     if request.mode is Mode.INSTALL:
         yield from _reduced_findings(facts)
+        yield from _pods_findings(facts)
     code, mode = "record-unusable", request.mode
     silent = (RecordStatus.OK, RecordStatus.RENAMED)
     if status in silent or (status is RecordStatus.MISSING and mode is Mode.INSTALL):

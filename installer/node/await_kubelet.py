@@ -130,9 +130,6 @@ class KubeletStart:
             if unwell:
                 raise self._failure(name, f"{self._limits.healthz_url} stopped being ok")
         self._check_endpoint(name, unit, relay)
-        if relay:
-            # From now on the proxy sees every container start. Earlier ones are adopted if needed.
-            self._host.files.remove(paths.CONTAINERS_UNKNOWN)
 
     def _check_steady(self, unit: UnitState) -> None:
         check_steady(unit, self._host.systemd.unit(unit.name), self._failure)

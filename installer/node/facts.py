@@ -52,6 +52,11 @@ class Facts:
         return self.restarts_kubelet and not self.snapshot.kubelet.on_relay
 
     @property
+    def meets_unknown(self) -> bool:
+        """Whether kubelet makes, or has made, containers beside a proxy that it then uses."""
+        return self.moves_kubelet or (self.snapshot.may_be_unknown and self.snapshot.kubelet.on_relay)
+
+    @property
     def in_force(self) -> PolicyInForce | None:
         return policy_in_force(self.snapshot)
 

@@ -47,6 +47,7 @@ class Options:
     resets: str = ""  # running containers get their CPUs and weight back while the proxy is stopped
     adopts: str = ""  # unknown containers are adopted before the proxy starts; the step stops it if needed
     leaves_to: str = ""  # see leaves_to
+    compares: bool = False  # the pods, though nothing moves: see known_pods
 
 
 def order_steps(desired: Desired, changes: Changes, options: Options) -> tuple[Step, ...]:
@@ -60,6 +61,7 @@ def order_steps(desired: Desired, changes: Changes, options: Options) -> tuple[S
     steps += builder.controls()
     steps += builder.kubelet_forward(answered=answered)
     steps += builder.last_check(steps)
+    steps += builder.compare_pods()
     ended = any(step.kind is StepKind.CLEAR_HOLD for step in steps)
     if options.hold and options.ends_hold and not ended:
         steps.append(Step(StepKind.CLEAR_HOLD, paths.HOLD, Part.KUBELET))
@@ -150,6 +152,15 @@ class _Builder:
         moves = any(step.kind is StepKind.AWAIT_KUBELET for step in steps)
         if moves and self._options.adopts:
             yield Step(StepKind.CHECK_WEIGHTS, self._options.adopts, Part.PROXY)
+
+    def compare_pods(self) -> Iterable[Step]:
+        """Last, when kubelet is on the relay. A pod is also unknown if kubelet was about to make it when the
+        proxy was restarted."""
+        kubelet, runtime = self._desired.kubelet, self._options.runtime
+        served = kubelet is not None and kubelet.unit.generation != ""
+        starts = any(self._changes.restarts(part) for part in Part)
+        if served and runtime and (starts or self._options.compares):
+            yield Step(StepKind.CHECK_PODS, runtime, Part.PROXY)
 
     def _forward(
         self, part: Part, unit: UnitChange | None, before_start: tuple[Step, ...] = ()

@@ -54,8 +54,12 @@ def check_way_back(rest: tuple[Step, ...], unit: str, restarts_left: float, held
 
 def return_steps(rest: tuple[Step, ...], unit: str) -> tuple[Step, ...]:
     """The rest of a plan after kubelet had to leave the relay: the hold ends with the next restart of
-    kubelet. If none was planned, that restart comes last, when the relay has answered."""
-    restarts = (n for n, step in enumerate(rest) if step.kind is StepKind.RESTART and step.target == unit)
-    until = next(restarts, len(rest))
+    kubelet. If none was planned, that restart comes when the relay has answered, and the pods are compared
+    after it."""
     clear = Step(StepKind.CLEAR_HOLD, paths.HOLD, Part.KUBELET)
-    return (*rest[:until], clear, *(rest[until:] or restart_kubelet_steps(unit)))
+    for n, step in enumerate(rest):
+        if step.kind is StepKind.RESTART and step.target == unit:
+            return (*rest[:n], clear, *rest[n:])
+        if step.kind is StepKind.CHECK_PODS:
+            return (*rest[:n], clear, *restart_kubelet_steps(unit), *rest[n:])
+    return (*rest, clear, *restart_kubelet_steps(unit))

@@ -160,7 +160,15 @@ def _plan_back(
         steps += restart_kubelet_steps(unit)
     resets_all = assessment.plan.resets_all or _pinned(assessment)
     mode = assessment.plan.mode
-    plan = Plan(mode, target, changes, unit, steps, parts=parts, resets_all=resets_all, controls=controls)
+    takes = policy_of(target, assessment.snapshot.cache).repins is not Repinning.NOTHING
+    plan = Plan(
+        *(mode, target, changes, unit, steps),
+        parts=parts,
+        resets_all=resets_all,
+        adopts=options.adopts,
+        harms=takes and not options.adopts,
+        controls=controls,
+    )
     return plan, snapshot
 
 

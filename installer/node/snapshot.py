@@ -39,6 +39,7 @@ from installer.model.plan import FileChange, Plan
 from installer.model.proxy import BELIEVED, patience
 from installer.node.controls import find_returns
 from installer.node.kept import object_path
+from installer.node.known_pods import look_for_unknown
 from installer.node.kubelet_command import (
     base_launch,
     find_launch,
@@ -84,8 +85,14 @@ def take_snapshot(host: Host, machine: Machine, settings: Settings, record: Reco
     """Everything but the probe. Raises OSError, and UnservableHostError if the host has no system bus."""
     now = _read(host, settings, record, _FIRST_SECONDS)
     nri = settings.removal.successor == "nri" and _accepts_plugins(host.files)
-    base = _read_base(host, now.kubelet)
-    return replace(now, machine=machine, base=base, exposed=_exposed(host, settings), accepts_plugins=nri)
+    return replace(
+        now,
+        machine=machine,
+        base=_read_base(host, now.kubelet),
+        exposed=_exposed(host, settings),
+        accepts_plugins=nri,
+        unknown_pods=look_for_unknown(host, now.proxy),
+    )
 
 
 def refresh(
@@ -135,6 +142,7 @@ def _read(host: Host, settings: Settings, record: Record, seconds: float) -> Hos
         composed=any(_exists(host.files, path) for path in (paths.KUBELET_COMPOSED, paths.KUBELET_USED)),
         leftovers=tuple(path for path in dict.fromkeys(state) if _exists(host.files, path)),
         cache=cache,
+        may_be_unknown=_exists(host.files, paths.CONTAINERS_UNKNOWN),
     )
 
 

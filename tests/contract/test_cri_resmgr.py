@@ -11,7 +11,7 @@ import pytest
 from installer.inputs.configs import find_cpu_faults, load_configs
 from installer.model.proxy import fatal_lines, parse_cache
 from tests.lib.throwaway import real
-from tests.lib.throwaway.containers import create_container, listens
+from tests.lib.throwaway.containers import create_container, listens, run_pod
 from tests.lib.throwaway.furnish import write
 from tests.lib.throwaway.host import ThrowawayHost, missing_needs
 from tests.lib.throwaway.payload import build_executable, build_payload, lay_payload
@@ -27,6 +27,7 @@ from tests.lib.throwaway.proxy import (
     until,
 )
 from tests.lib.throwaway.standins import cri_resmgr
+from tests.lib.throwaway.standins.http2 import CallError
 
 FORCE, FALLBACK = "/etc/cri-resmgr/force.cfg", "/etc/cri-resmgr/fallback.cfg"
 CACHE = "var/lib/cri-resmgr/cache"
@@ -261,6 +262,23 @@ def test_a_container_that_runs_is_known_by_its_id_in_the_cache(proxy: Proxy) -> 
     made = create_container(proxy.host, RELAY, "one")
     proxy.serve(f"{BALLOONS}  ReservedResources:\n    CPU: 1\n")
     assert made in parse_cache((proxy.host.root / CACHE).read_bytes()).containers
+
+
+def test_a_container_is_refused_in_a_pod_that_was_made_beside_it(proxy: Proxy) -> None:
+    """Until it starts again, whatever is asked in between."""
+    proxy.serve()
+    beside = run_pod(proxy.host, proxy.host.runtime_socket, "beside")
+    behind = run_pod(proxy.host, RELAY, "behind")
+    for _ in range(30):  # more than a window of refused requests
+        with pytest.raises(CallError):
+            create_container(proxy.host, RELAY, "one", pod=beside, command=["x" * 4096])
+    proxy.says("failed to insert new container to cache: ", f"can't find cached pod {beside.identity}")
+    create_container(proxy.host, RELAY, "two", pod=behind)
+    known = parse_cache((proxy.host.root / CACHE).read_bytes()).pods
+    assert behind.identity in known
+    assert beside.identity not in known
+    proxy.serve()
+    create_container(proxy.host, RELAY, "one", pod=beside)
 
 
 class AgentsConfig(TypedDict):

@@ -21,12 +21,12 @@ from installer.host.bus import SystemBus
 from installer.host.cri import SocketCri
 from installer.host.files import RootedFiles
 from installer.host.healthz import HostHealthz
+from installer.host.light_call import answers_version
 from installer.host.lock import host_lock
 from installer.host.machine import host_identity
 from installer.host.process import ProcProcesses
 from installer.host.systemd import BusSystemd
 from installer.host.validator import BinaryValidator
-from installer.host.version_call import answers_version
 from installer.inputs.settings import load_settings
 from installer.model.containers import CpuResources
 

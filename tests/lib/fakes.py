@@ -243,6 +243,7 @@ class FakeCri:
     sockets: dict[str, RuntimeStatus | str | Callable[[], RuntimeStatus | str]] = field(default_factory=dict)
     running: tuple[RunningContainer, ...] = ()
     created: tuple[UnstartedContainer, ...] = ()
+    ready_pods: dict[str, str] = field(default_factory=dict)
     refusals: dict[str, str] = field(default_factory=dict)
     ignores: bool = False  # it agrees to every update, and does none
     seconds: float = 0.0  # until it answers, or says how it is
@@ -262,6 +263,11 @@ class FakeCri:
         self.calls.append(Call("containers", endpoint))
         self._status(endpoint)
         return self.running
+
+    def pods(self, endpoint: str, timeout: float = ANSWER_SECONDS) -> dict[str, str]:
+        self.calls.append(Call("pods", endpoint))
+        self._status(endpoint)
+        return dict(self.ready_pods)
 
     def unstarted(self, endpoint: str, timeout: float = 10.0) -> tuple[UnstartedContainer, ...]:
         self.calls.append(Call("unstarted", endpoint))

@@ -117,7 +117,7 @@ def test_a_version_is_blamed_only_where_all_else_was_sound(
     def emit(event: Event) -> None:
         if event.kind == "rollback.started":
             node.fake.cri.sockets[RUNTIME] = CONTAINERD
-        if (event.kind, event.data.get("step")) == ("step.done", "await-relay"):  # of the good proxy
+        if (event.kind, event.data.get("step")) == ("step.done", "check-pods"):  # of the rollback
             afterwards(node)
 
     before(node)

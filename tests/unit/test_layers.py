@@ -41,7 +41,7 @@ NODE = (
     {"run", "file_steps"},
     {"desired", "preflight_proxy", "preflight_files", "ownership"},
     {"facts", "await_kubelet", "await_proxy", "relay_steps"},
-    {"adoption", "kept", "controls"},
+    {"adoption", "known_pods", "kept", "controls"},
     {"pinning", "record", "kubelet_strategy", "links", "ordering", "sandbox"},
     {"header", "kubelet_endpoint"},
     {"kubelet_command"},

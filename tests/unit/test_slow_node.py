@@ -97,7 +97,7 @@ def test_for_a_good_proxy_that_is_slow_kubelet_leaves(node: SlowNode, payload: P
     back = done[done.index("await-kubelet-on-base") :]
     assert back == [
         *("await-kubelet-on-base", "await-relay"),
-        *("clear-hold", "restart", "await-kubelet"),
+        *("clear-hold", "restart", "await-kubelet", "check-pods"),
     ]
     assert "slow-start" in [event.data.get("code") for event in node.said]
     assert node.on_relay

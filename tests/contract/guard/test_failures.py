@@ -29,6 +29,7 @@ def test_a_relay_that_kubelet_did_not_survive_twice_is_left(node: Node) -> None:
         assert not node.composed.exists()
         assert node.guard("ended", SERVICE_RESULT="exit-code").stdout == ""
     (node.run / "relay-failures").unlink()
+    (node.run / "containers-unknown").unlink()
     node.guard("compose")
     assert node.composed.exists()
 

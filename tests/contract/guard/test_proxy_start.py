@@ -53,6 +53,8 @@ def test_r14_a_start_that_is_not_ours_spares_containers_that_came_past_the_proxy
     assert spares(node)
     node.hold.unlink()
     node.serve()
+    assert "relay: ready" not in node.guard("compose").stdout
+    (node.run / "kubelet-start-ours").touch()
     assert "relay: ready" in node.guard("compose").stdout
     assert spares(node), "kubelet is on the relay again, and still nobody has told the proxy of them"
     (node.run / "proxy-start-ours").touch()

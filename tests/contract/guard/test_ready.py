@@ -230,3 +230,31 @@ def test_shellcheck(tmp_path: Path) -> None:
     script.write_text(unit_text(NAME))
     done = subprocess.run(["shellcheck", str(script)], capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout) == (0, "")
+
+
+@rule("R14")
+def test_r14_kubelet_stays_off_a_relay_whose_proxy_may_not_know_its_pods(node: Node) -> None:
+    """Only the installer can tell whether it does, and announces its start."""
+    node.serve()
+    assert "relay: ready" in node.guard("compose").stdout
+    node.hold.write_text("held\n")
+    assert "base endpoint: held: held" in node.guard("compose").stdout
+    node.hold.unlink()
+    for _again in range(2):
+        done = node.guard("compose")
+        assert "base endpoint: there may be pods that the proxy does not know" in done.stdout
+        assert not node.composed.exists()
+    (node.run / "kubelet-start-ours").touch()
+    assert "relay: ready" in node.guard("compose").stdout
+    assert "base endpoint" in node.guard("compose").stdout, "one start was announced"
+    (node.run / "containers-unknown").unlink()
+    assert "relay: ready" in node.guard("compose").stdout
+
+
+@rule("R14")
+def test_r14_an_announced_start_that_cannot_use_the_relay_is_over(node: Node) -> None:
+    node.run.mkdir(exist_ok=True)
+    (node.run / "kubelet-start-ours").touch()
+    assert "base endpoint" in node.guard("compose", CRI_RESMGR_GUARD_SECONDS="1").stdout
+    node.serve()
+    assert "base endpoint: there may be pods" in node.guard("compose").stdout

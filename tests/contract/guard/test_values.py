@@ -65,6 +65,7 @@ def test_a_value_that_would_swallow_the_flag(node: Node, value: str) -> None:
 def test_no_value_of_the_base_breaks_out(dash: Node, value: bytes) -> None:
     """Behind it stands our flag, as the last word, or there is no file."""
     dash.serve()
+    (dash.run / "containers-unknown").unlink(missing_ok=True)
     dash.guard("compose", value)
     if dash.composed.exists():
         composed = dash.composed_value().encode()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from hypothesis import strategies as st
 
-from installer.host.version_call import answers_version
+from installer.host.light_call import answers_version
 from tests.faults.inputs.trial import Trial, end_of
 from tests.lib.throwaway.standins.http2 import (
     ACK,

@@ -65,6 +65,8 @@ class MemoryHost:
     leftovers: tuple[str, ...] = ()
     edited_base: bool = False
     accepts_plugins: bool = True
+    unknown_pods: tuple[str, ...] | None = ()
+    may_be_unknown: bool = False
     _starts: int = 0
     _loaded: Mapping[str, FileState] = field(default_factory=dict)  # what systemd has read of our unit texts
 
@@ -96,6 +98,8 @@ class MemoryHost:
             self.machine,
             base,
             accepts_plugins=self.accepts_plugins,
+            unknown_pods=self.unknown_pods if self.answers else None,
+            may_be_unknown=self.may_be_unknown,
         )
 
     def put_base(self) -> None:
@@ -144,6 +148,8 @@ class MemoryHost:
                 self.hold = step.file.content.decode().strip()
             case StepKind.AWAIT_START:
                 self.answers, self.starting = True, False
+            case StepKind.CHECK_PODS if not self.unknown_pods:
+                self.may_be_unknown = False
             case StepKind.RESTART if step.target == paths.PROXY_UNIT:
                 self.start_proxy()
             case StepKind.RESTART:
@@ -187,6 +193,7 @@ class MemoryHost:
         argv, variables = (paths.BINARY,), self._variables(paths.PROXY_ENVIRONMENT)
         self.proxy_process = ProcessState(pid, argv, variables)
         self.answers, self.starting, self.leftovers = True, False, paths.PROXY_STATE
+        self.unknown_pods = ()
         self.took = 0.0
         if self.kubelet.flapping and self.composed:
             self.start_kubelet()  # systemd tries it again, and it has what it lacked
@@ -199,6 +206,7 @@ class MemoryHost:
         variables = self._variables(paths.KUBELET_ENVIRONMENT) if self.kubelet.loaded_digest else {}
         guard = self.files.state(paths.GUARD).kind is Kind.FILE
         self.composed = bool(variables) and guard and self.answers and not self.hold
+        self.may_be_unknown |= not self.composed and bool(variables)
         if self.composed:
             argv = (*argv, variables["CRI_RESMGR_GUARD_FLAG"])
         self.kubelet_process = ProcessState(pid, argv, variables)

@@ -39,6 +39,8 @@ _BUT = {
     "probe",
     "record",
     "accepts-plugins",
+    "unknown-pods",
+    "may-be-unknown",
     *_MACHINE,
 }
 _PROBE = {
@@ -199,6 +201,8 @@ def _change(case: Case, node: Node, but: Mapping[str, Any], scratch: Path) -> No
     _put_files(host, but.get("files"))
     host.hold = but.get("hold", host.hold)
     host.accepts_plugins = but.get("accepts-plugins", True)
+    host.unknown_pods = tuple(but.get("unknown-pods", ()))
+    host.may_be_unknown = but.get("may-be-unknown", False)
     for line in but.get("then") or ():
         _by_others(case, host, line)
     for part in ("proxy", "kubelet"):

@@ -170,7 +170,8 @@ def cri_version(host: RuntimeHost, socket: str, timeout: float = 5.0) -> str:
     return f"{found[2]} {found[3]}"
 
 
-def _sandbox_config(name: str, uid: str, cgroup_parent: str) -> bytes:
+def sandbox_config(name: str, uid: str = "", cgroup_parent: str = "") -> bytes:
+    """What kubelet says of a pod."""
     metadata = field(1, name) + field(2, uid) + field(3, "default")
     linux = field(1, cgroup_parent) + field(2, field(1, field(1, NODE)))
     return field(1, metadata) + field(8, linux)
@@ -203,7 +204,7 @@ def run_pod(host: RuntimeHost, socket: str, name: str, cgroup_parent: str | None
     import_image(host)
     uid = str(uuid.uuid4())
     parent = f"/kubepods/burstable/pod{uid}" if cgroup_parent is None else cgroup_parent
-    config = _sandbox_config(name, uid, parent)
+    config = sandbox_config(name, uid, parent)
     return Pod(name, strings(call(host, socket, "RunPodSandbox", field(1, config)))[1], config, uid)
 
 

@@ -1,9 +1,9 @@
 """Stands in for cri-resmgr: its flags, refusals, timing, files and signals.
 
-What it does with CPUs is in `repinning`; the relay passes bytes on as they are. So
-every CRI call is answered by the runtime behind it. While that is away, each call
-is an error, though HTTP/2 is served, and it is tried again as seldom as gRPC does:
-longer and longer, while somebody asks.
+What it does with CPUs is in `repinning`; what passes its relay, and what does not, in
+`relay`: all but a container in a pod that it does not know is answered by the runtime
+behind it. While that is away, each call is an error, though HTTP/2 is served, and it is
+tried again as seldom as gRPC does: longer and longer, while somebody asks.
 
 A start takes longer the more containers there are, with a policy that places them.
 
@@ -35,13 +35,13 @@ import sys
 import time
 import zlib
 from _thread import start_new_thread
-from contextlib import suppress
 from typing import Any, NoReturn
 
 from tests.lib.throwaway.standins import cri_config, faults, repinning
 from tests.lib.throwaway.standins.cri_cache import Cache, as_yaml
 from tests.lib.throwaway.standins.cri_config import ConfigError
 from tests.lib.throwaway.standins.http2 import answer_calls, field, fields, refuse_calls, strings
+from tests.lib.throwaway.standins.relay import Pods, Relayed
 from tests.lib.throwaway.standins.runtime_link import RuntimeLink
 from tests.lib.throwaway.standins.words import fatal, log
 
@@ -191,6 +191,7 @@ class Resmgr:
         self.faults: dict[str, Any] = faults.load(FAULTS)
         self.cache = Cache(options.values["relay-dir"])
         self.runtime = options.path("runtime-socket")
+        self.pods = Pods(self.cache)
         self.link = RuntimeLink(self.runtime, float(self.faults.get("backoffSeconds", 1.0)))
         self.awaited: set[signal.Signals] = set()
 
@@ -249,6 +250,7 @@ class Resmgr:
         if self.faults.get("forgetsRequests"):
             for entry in known.values():
                 entry["Resources"] = {}
+        self.pods.sync(self.runtime)
         repinning.repin(known, config, self.policy, self.runtime, switched=switched)
         self.cache.save()
 
@@ -335,13 +337,11 @@ class Resmgr:
         return b""
 
     def relay(self, client: socket.socket) -> None:
-        """Passes bytes on, both ways, until either side has had enough."""
         runtime = self.link.connect()
         if runtime is None:
             refuse_calls(client, self.link.is_back)
             return
-        start_new_thread(pump, (runtime, client))
-        pump(client, runtime)
+        Relayed(client, runtime, self.pods).run()
 
     def reload(self) -> None:
         """SIGHUP: re-reads the forced configuration, all but the active policy. What is "switched" may be
@@ -374,15 +374,6 @@ class Resmgr:
 
 
 KEPT: list[socket.socket] = []
-
-
-def pump(source: socket.socket, sink: socket.socket) -> None:
-    with suppress(OSError):
-        while data := source.recv(65536):
-            sink.sendall(data)
-    for end in (source, sink):
-        with suppress(OSError):
-            end.shutdown(socket.SHUT_RDWR)
 
 
 def main() -> NoReturn:

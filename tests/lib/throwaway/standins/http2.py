@@ -31,8 +31,13 @@ def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
 
 
 def literal(name: str, value: str) -> bytes:
-    """A header field, neither indexed nor compressed; each part under 127 bytes."""
-    return bytes([0, len(name)]) + name.encode() + bytes([len(value)]) + value.encode()
+    """A header field, neither indexed nor compressed."""
+    return b"\0" + b"".join(_length(len(part)) + part.encode() for part in (name, value))
+
+
+def _length(size: int) -> bytes:
+    """Of a string in a header: seven bits, then a varint of what is beyond (RFC 7541, 5.1)."""
+    return bytes([size]) if size < 127 else b"\x7f" + varint(size - 127)
 
 
 def envelope(message: bytes) -> bytes:

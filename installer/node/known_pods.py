@@ -1,0 +1,73 @@
+"""Which pods the proxy does not know.
+
+cri-resmgr lists the pods of the runtime only when it starts; later it learns of those that are made through
+its relay. In any other pod it refuses each container for as long as it lives ("can't find cached pod"). While
+kubelet is on its base endpoint, it makes pods beside a proxy that runs. So after kubelet has moved, when no
+pod can be made elsewhere, the runtime's pods are compared with the proxy's cache, and the proxy starts again
+if it does not know one: that takes it 0.1 to 0.2 s.
+
+Until that has been done, `containers-unknown` says that there may be such pods and containers. The guard
+writes it when it starts kubelet on its base endpoint, a run before it moves kubelet to the relay. As long as
+it lies there, the guard starts kubelet on its base endpoint, unless a run has announced that start.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+from installer.errors import InstallerError, StepFailedError
+from installer.host.ports import Files, Host
+from installer.model import paths
+from installer.model.event import name_some
+from installer.model.host import ProxySnapshot
+from installer.model.proxy import NO_CACHE
+from installer.node.pinning import read_cache
+
+_BIRTH = 3.0  # seconds from a pod that the runtime lists to its entry in the cache, if its relay makes it
+_POLL = 0.2  # seconds
+_SOME = 3  # pods named in a message
+
+
+def find_unknown(host: Host, endpoint: str) -> tuple[str, ...]:
+    """`namespace/name` of each pod that the proxy does not know, of the runtime at `endpoint`. One that is
+    being made through the relay is known a moment later. Raises StepFailedError if that cannot be told,
+    OSError."""
+    unknown, deadline = _unknown(host, endpoint), host.clock.monotonic() + _BIRTH
+    while unknown and host.clock.monotonic() < deadline:
+        host.clock.sleep(_POLL)
+        now = _unknown(host, endpoint)
+        unknown = {pod: title for pod, title in now.items() if pod in unknown}
+    return tuple(sorted(unknown.values()))
+
+
+def _unknown(host: Host, endpoint: str) -> dict[str, str]:
+    """The pods are listed first: then the cache has each of them that was made through the relay."""
+    listed, cache = host.cri.pods(endpoint), read_cache(host.files)
+    if listed and (cache == NO_CACHE or cache.torn):
+        raise StepFailedError("the proxy's cache cannot be read", interfered=True)
+    return {pod: title for pod, title in listed.items() if pod not in cache.pods}
+
+
+def look_for_unknown(host: Host, proxy: ProxySnapshot) -> tuple[str, ...] | None:
+    """As `find_unknown`, of the runtime that a running proxy serves; None if that cannot be told."""
+    endpoint = proxy.process.flag("--runtime-socket") if proxy.process else None
+    if endpoint and proxy.relay_answers:
+        with suppress(InstallerError, OSError):
+            return find_unknown(host, endpoint)
+    return None
+
+
+def why_unknown(pods: tuple[str, ...]) -> str:
+    """In words, of the proxy."""
+    what = "a pod" if len(pods) == 1 else f"{len(pods)} pods"
+    return f"it does not know {what} ({name_some(pods, _SOME)}), in which no container can be created"
+
+
+def announce_move(files: Files) -> None:
+    """Tell the guard that the next start of kubelet is ours and may use the relay. What kubelet makes until
+    then is compared afterwards, by the next run if this one is killed. If no file can be written, kubelet
+    starts on its base endpoint."""
+    with suppress(OSError):
+        files.make_directory(paths.OUR_RUNTIME)
+        files.write(paths.CONTAINERS_UNKNOWN, b"", 0o644)
+        files.write(paths.KUBELET_START_OURS, b"", 0o644)

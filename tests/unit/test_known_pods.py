@@ -1,0 +1,160 @@
+"""Pods that were made beside the proxy: how they are found, and that kubelet never stays with a proxy that
+does not know them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection
+from pathlib import Path
+
+import pytest
+
+from installer.errors import StepFailedError
+from installer.model import paths
+from installer.model.event import Event
+from installer.model.host import Part, ProcessState, ProxySnapshot, UnitState
+from installer.model.limits import Limits
+from installer.model.names import Mode
+from installer.model.plan import Changes, Desired, Plan, Step, StepKind
+from installer.node.apply import apply_plan
+from installer.node.known_pods import find_unknown, look_for_unknown
+from installer.node.run import Progress
+from tests.lib.fakes import CONTAINERD, FakeHost
+from tests.lib.rules import rule
+
+RUNTIME = "unix:///run/containerd/containerd.sock"
+LIMITS = Limits(proxy_start=20, kubelet_start=9, settle=1, guard=1, healthz_url="")
+CHECK = Step(StepKind.CHECK_PODS, RUNTIME, Part.PROXY)
+
+
+class Node:
+    """A runtime with pods, and a proxy that lists them when it starts, as the real one does."""
+
+    def __init__(self, root: Path, pods: Collection[str], known: Collection[str] = ()) -> None:
+        self.fake = FakeHost(root)
+        self.fake.cri.sockets = {RUNTIME: CONTAINERD, paths.RELAY_ENDPOINT: CONTAINERD}
+        self.fake.cri.ready_pods = {pod: f"default/{pod}" for pod in pods}
+        self.fake.systemd.units[paths.PROXY_UNIT] = UnitState(
+            paths.PROXY_UNIT, "loaded", "active", "running", main_pid=7
+        )
+        self.fake.systemd.on_job[paths.PROXY_UNIT] = self._start
+        self.said: list[Event] = []
+        self.starts = 0
+        self.after_start: Callable[[], None] = lambda: None
+        self.knows(known)
+        self.mark.parent.mkdir(parents=True)
+        self.mark.touch()
+
+    @property
+    def mark(self) -> Path:
+        return self.fake.root / paths.CONTAINERS_UNKNOWN[1:]
+
+    def knows(self, pods: Collection[str]) -> None:
+        cache = self.fake.root / paths.PROXY_CACHE[1:]
+        cache.parent.mkdir(parents=True, exist_ok=True)
+        cache.write_text(json.dumps({"Version": "1", "Pods": {pod: {"ID": pod} for pod in pods}}))
+
+    def _start(self, method: str, unit: UnitState) -> tuple[str, UnitState]:
+        self.starts += method == "restart"
+        self.knows(self.fake.cri.ready_pods)
+        self.after_start()
+        return "done", self.fake.systemd.started(unit)
+
+    def check(self, *, harms: bool = False) -> list[str]:
+        """Compare the pods, and return the warnings."""
+        steps = (CHECK,)
+        plan = Plan(Mode.INSTALL, Desired(), Changes(), "kubelet.service", steps, harms=harms)
+        apply_plan(plan, self.fake.host, LIMITS, self.said.append, Progress())
+        return [event.message for event in self.said if event.kind == "warning"]
+
+
+@rule("R14")
+def test_r14_the_proxy_starts_again_if_it_does_not_know_a_pod(tmp_path: Path) -> None:
+    node = Node(tmp_path, ["a", "b"], known=["a"])
+    assert node.check() == []
+    assert node.starts == 1
+    assert not node.mark.exists()
+    assert [event.message for event in node.said if event.kind == "pods.unknown"] == [
+        f"{paths.PROXY_UNIT}: it does not know a pod (default/b), in which no container can be created: "
+        "restarting it"
+    ]
+
+
+@rule("R2")
+@pytest.mark.parametrize("pods", [[], ["a", "b"]])
+def test_r2_it_does_not_if_it_knows_each(tmp_path: Path, pods: list[str]) -> None:
+    """What else it knows are pods that have ended."""
+    node = Node(tmp_path, pods, known=["a", "b", "ended"])
+    assert node.check() == []
+    assert node.starts == 0
+    assert not node.mark.exists()
+
+
+@rule("R2")
+def test_r2_a_pod_that_the_relay_is_making_is_known_a_moment_later(tmp_path: Path) -> None:
+    """The runtime lists it before the proxy has its answer, and others follow it."""
+    node = Node(tmp_path, ["a"], known=[])
+
+    def on_sleep(time: float) -> None:
+        if time > 1:
+            node.fake.cri.ready_pods["b"] = "default/b"
+            node.knows(["a"])
+
+    node.fake.clock.on_sleep = on_sleep
+    assert find_unknown(node.fake.host, RUNTIME) == ()
+
+
+@rule("R2", "R14")
+def test_it_starts_again_a_few_times_at_most(tmp_path: Path) -> None:
+    """Somebody keeps making pods beside the proxy. The next run finds the mark."""
+    node = Node(tmp_path, ["a"], known=[])
+    node.after_start = lambda: node.fake.cri.ready_pods.update({f"{node.starts}": f"default/{node.starts}"})
+    (warning,) = node.check()
+    assert "does not know a pod (default/2)" in warning
+    assert node.starts == 2
+    assert node.mark.exists()
+
+
+@rule("R14")
+def test_r14_no_start_harms_what_may_not_be_adopted(tmp_path: Path) -> None:
+    node = Node(tmp_path, ["a"], known=[])
+    (warning,) = node.check(harms=True)
+    assert "does not know a pod (default/a)" in warning
+    assert node.starts == 0
+    assert node.mark.exists()
+    node.knows(["a"])
+    node.check(harms=True)
+    assert node.mark.exists(), "a container may be unknown"
+
+
+@rule("R13")
+@pytest.mark.parametrize("fault", ["no runtime", "no cache", "torn cache"])
+def test_r13_where_the_pods_cannot_be_compared_it_says_so_and_undoes_nothing(
+    tmp_path: Path, fault: str
+) -> None:
+    node = Node(tmp_path, ["a"], known=["a"])
+    cache = tmp_path / paths.PROXY_CACHE[1:]
+    if fault == "no runtime":
+        node.fake.cri.sockets[RUNTIME] = "no socket"
+    elif fault == "no cache":
+        cache.unlink()
+    else:
+        cache.write_text('{"Version": "1", "Po')
+    with pytest.raises(StepFailedError):
+        find_unknown(node.fake.host, RUNTIME)
+    (warning,) = node.check()
+    assert "could not be compared" in warning
+    assert node.starts == 0
+    assert node.mark.exists()
+
+
+def test_a_look_asks_the_runtime_of_the_proxy_that_runs(tmp_path: Path) -> None:
+    node = Node(tmp_path, ["a", "b"], known=["a"])
+    unit = node.fake.systemd.units[paths.PROXY_UNIT]
+    process = ProcessState(7, ("cri-resmgr", f"--runtime-socket={RUNTIME}"), {})
+    proxy = ProxySnapshot(unit, process, relay_answers=True)
+    assert look_for_unknown(node.fake.host, proxy) == ("default/b",)
+    assert look_for_unknown(node.fake.host, ProxySnapshot(unit, process, relay_answers=False)) is None
+    assert look_for_unknown(node.fake.host, ProxySnapshot(unit, None, relay_answers=True)) is None
+    node.fake.cri.sockets[RUNTIME] = "no socket"
+    assert look_for_unknown(node.fake.host, proxy) is None
