@@ -42,6 +42,7 @@ _APPLIERS = (
     "pulumi-kubernetes",
 )
 """Field managers that apply whole objects, in the client's way: `kubectl apply` and what GitOps tools use."""
+_HELMS = "f:meta.helm.sh/release-name"
 _GUARDED = (*_RIGHTS, NAMESPACES, SERVICE_ACCOUNTS)
 _IN_NAMESPACES = (
     DAEMON_SETS,
@@ -182,20 +183,20 @@ def _release_of(given: Object) -> str:
 
 
 def _applied_since(given: Object) -> str:
-    """Return the program, other than Helm, that was the last to apply the object as a whole, by its field
-    managers (Kubernetes documentation, "Server-Side Apply"); empty if Helm was, or nobody is known."""
-    managers = [
-        (text_at(each, "time"), "helm" not in manager, manager)
-        for each in items_at(given, "metadata", "managedFields")
-        if not text_at(each, "subresource")
-        and (
-            "helm" in (manager := text_at(each, "manager"))
-            or text_at(each, "operation") == "Apply"
-            or manager in _APPLIERS
-        )
-    ]
-    _, foreign, manager = max(managers, default=("", False, ""))
-    return manager if foreign else ""
+    """Return the program that has applied the object as a whole since Helm did; empty if none has. The field
+    managers say so (Kubernetes documentation, "Server-Side Apply"); Helm's, whose name is that of the
+    program that it is built into, is the one that owns Helm's annotation."""
+    helms, others = list[tuple[str, str]](), list[tuple[str, str]]()
+    for each in items_at(given, "metadata", "managedFields"):
+        stamp = text_at(each, "time"), text_at(each, "manager")
+        if _HELMS in mapping_at(each, "fieldsV1", "f:metadata", "f:annotations"):
+            helms.append(stamp)
+        elif not text_at(each, "subresource") and (
+            text_at(each, "operation") == "Apply" or stamp[1] in _APPLIERS
+        ):
+            others.append(stamp)
+    time, manager = max(others, default=("", ""))
+    return manager if time and time >= max(helms, default=("", ""))[0] else ""
 
 
 def find_instance(api: KubeApi, namespace: str, asked: str) -> str:

@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.lib.charts import engine
+from tests.lib.charts import engine, render_chart
 from tests.lib.extras import EXTENSION
 from tests.lib.throwaway.controlplane import Answer, ControlPlane, find_programs
 from tests.lib.throwaway.fleet import build_node
@@ -61,8 +61,11 @@ class Cluster:
         return self.plane.admin.call(method, path, body, kind)
 
     def kubectl(self, *arguments: str) -> str:
-        argv = [self._kubectl, f"--kubeconfig={self.plane.kubeconfig('admin')}", "-n", NAMESPACE, *arguments]
-        return subprocess.run(argv, capture_output=True, text=True, timeout=120, check=True).stdout
+        place = () if arguments[0] == "apply" else ("-n", NAMESPACE)
+        argv = [self._kubectl, f"--kubeconfig={self.plane.kubeconfig('admin')}", *place, *arguments]
+        ran = subprocess.run(argv, capture_output=True, text=True, timeout=120)
+        assert ran.returncode == 0, ran.stdout + ran.stderr
+        return ran.stdout
 
     def install(self, policy: str) -> None:
         self.helm.install(CHART, NAME, self._values(policy), create_namespace=True, timeout=60)
@@ -253,3 +256,48 @@ def test_without_the_hook_the_nodes_keep_what_they_need(cluster: Cluster) -> Non
     cluster.install("none")
     cluster.helm.uninstall(NAME, timeout=120, wait="watcher")
     until(lambda: not leftovers(cluster), f"left: {leftovers(cluster)}")
+
+
+@pytest.fixture
+def rendered(cluster: Cluster, tmp_path: Path) -> Iterator[Path]:
+    """What `helm template` prints: the hooks are plain objects in it. In the end, nothing of it is left."""
+    before = leftovers(cluster)
+    values = {**VALUES, "configs": {"fallback": "policy: {Active: none}\n"}}
+    path = tmp_path / "rendered.yaml"
+    path.write_text(yaml.safe_dump_all(render_chart(CHART, values, NAMESPACE, NAME)))
+    yield path
+    hooks = "app.kubernetes.io/name=cri-resmgr-installer-hooks"
+    cluster.kubectl("delete", "job,pod,sa,clusterrole,clusterrolebinding", "-l", hooks)
+    arguments = ["uninstall", "--yes", "--kubeconfig", str(cluster.plane.kubeconfig("admin"))]
+    environment = {**os.environ, "PYTHONPATH": f"{EXTENSION}{os.pathsep}{Path.cwd()}"}
+    program = [sys.executable, "-m", "installer.cli", *arguments]
+    subprocess.run(program, env=environment, check=True, timeout=300, capture_output=True)
+    until(lambda: leftovers(cluster) == before, f"left: {leftovers(cluster) - before}")
+
+
+def test_rendered_and_applied_it_uninstalls_nothing(cluster: Cluster, rendered: Path) -> None:
+    cluster.call("POST", "/api/v1/namespaces", {"metadata": {"name": NAMESPACE}})
+    cluster.kubectl("apply", "-f", str(rendered))
+    until(lambda: cluster.pods_of_hooks, "the Job has not run")
+    (hook,) = cluster.pods_of_hooks
+    assert hook.returncode == 0, hook.stderr
+    assert "does nothing" in hook.stdout
+    assert cluster.call("GET", DAEMON_SET).ok
+    assert not cluster.call("GET", f"{DAEMON_SET}-removal").ok
+
+
+def test_moved_from_helm_to_a_pipeline_it_uninstalls_nothing(cluster: Cluster, rendered: Path) -> None:
+    """Helm's annotations are still on what is applied then."""
+    cluster.install("none")
+    cluster.kubectl("apply", "-f", str(rendered))
+    until(lambda: cluster.pods_of_hooks, "the Job has not run")
+    (hook,) = cluster.pods_of_hooks
+    assert hook.returncode == 2, hook.stdout
+    assert "kubectl-client-side-apply has applied it since" in hook.stderr
+    assert cluster.call("GET", DAEMON_SET).ok
+    assert not cluster.call("GET", f"{DAEMON_SET}-removal").ok
+    # As the hint says.
+    hint = hook.stderr.partition("`cri-resmgr-installer ")[2].partition("`")[0]
+    assert hint == f"uninstall --name {NAME} --namespace {NAMESPACE}"
+    # The fixture types it; this engine has no --no-hooks for the release that is left.
+    cluster.call("DELETE", f"/api/v1/namespaces/{NAMESPACE}/secrets/sh.helm.release.v1.{NAME}.v1")

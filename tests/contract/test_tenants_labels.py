@@ -103,10 +103,13 @@ def test_pods_in_the_namespace_of_ours_count_only_if_our_daemon_set_owns_them(be
     assert seen["well"] is True, seen["summary"]
 
 
-def released(world: World, *names: Name, manager: str = "helm", at: str = "2027-01-01T00:00:00Z") -> None:
+def released(
+    world: World, *names: Name, manager: str = "terraform-provider-helm", at: str = "2027-01-01T00:00:00Z"
+) -> None:
     namespace, name = RELEASE.split("/")
     annotations = {"meta.helm.sh/release-namespace": namespace, "meta.helm.sh/release-name": name}
-    fields = [{"manager": manager, "operation": "Update", "time": at}]
+    owns: dict[str, Any] = {"f:metadata": {"f:annotations": {"f:meta.helm.sh/release-name": {}}}}
+    fields = [{"manager": manager, "operation": "Apply", "time": at, "fieldsV1": owns}]
     for each in names:
         world.server.patch(each, {"metadata": {"annotations": annotations, "managedFields": fields}})
 
