@@ -32,6 +32,7 @@ from installer.daemon.pass_starter import PassStarter, read_settings
 from installer.daemon.policy import HEARTBEAT, HOUR, Policy
 from installer.daemon.poller import Poller, PollSnapshot, Token, file_token
 from installer.daemon.probe_files import ProbeFiles
+from installer.daemon.proxy_log import ProxyLog
 from installer.daemon.runtime_state import RuntimeState, recorded_kubelet_unit
 from installer.daemon.transient import TransientService
 from installer.daemon.watch import NO_WATCH_LEFT, Bounded, EventLoop
@@ -95,6 +96,7 @@ class Daemon:
         self._succeeded = 0.0  # when, of the epoch
         service = TransientService(bus, paths.PASS_UNIT)
         self._passes = PassStarter(self._loop, self._files, service, self._warn)
+        self._proxy_log = ProxyLog(self._loop, command.host_root, self._log)
 
     def run(self) -> int:
         """Return the exit code when a signal has come. Raises UnservableHostError."""
@@ -120,6 +122,7 @@ class Daemon:
             self._guarded(partial(self._cluster.end, leaves=self._removing))
             phase = self._published.phase if self._published is not None else Phase.STARTING
             self._runtime_state.forget(everything=phase in (Phase.REMOVED, Phase.REFUSED))
+            self._proxy_log.close()
             if self._pages is not None:
                 self._pages.close()
         self._say("daemon.ended", "stopped" if self._removing else "stopped; host left unchanged")
@@ -214,6 +217,8 @@ class Daemon:
         if not snapshot.relay and not full:
             snapshot = self._look(full=True)
         self._act_on(snapshot)
+        if snapshot.is_ours and not snapshot.superseded:
+            self._proxy_log.look()
 
     def _act_on(self, snapshot: PollSnapshot) -> None:
         now = time.monotonic()

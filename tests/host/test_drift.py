@@ -13,6 +13,7 @@ import pytest
 
 from installer.model.names import Mode
 from tests.host.command import untouched
+from tests.host.daemon import SOON, Daemon, within
 from tests.host.mortal import DieAfter, converge
 from tests.host.node import DROP_IN, FALLBACK, OURS, PROXY, PROXY_ENVIRONMENT, PROXY_UNIT, STATE, Node
 from tests.host.product import put_right
@@ -152,6 +153,19 @@ def test_a_killed_proxy_is_back_before_anybody_has_to_do_something(node: Node) -
     until(is_back)
     with node.restarts(kubelet=False, proxy=False):
         assert node.run("install").out == "nothing to do\n"
+
+
+def test_the_daemons_log_tells_what_has_happened_to_the_proxy(node: Node, tmp_path: Path) -> None:
+    """From the host's journal, whoever was there to see it."""
+    node.host.run("kill", "-9", node.host.show(PROXY, "MainPID"))
+    until(lambda: ready(node.host))
+    daemon = Daemon(node, tmp_path / "ready", {})
+    try:
+        within(SOON, lambda: f"{PROXY}: Failed with result 'signal'." in daemon.messages("proxy.log"))
+        daemon.settle()
+        assert daemon.end() == 0
+    finally:
+        daemon.kill()
 
 
 @rule("R3")

@@ -1,0 +1,131 @@
+"""The proxy's warnings and errors, for the pod's log.
+
+The collectors of many clusters keep what pods write and drop the journals of units that they do not know.
+Once a minute the host's own journalctl reads the end of the unit's journal, beside the main loop. Nothing
+waits for it, and what it adds to the log has a bound: each text once an hour, and so many in a minute.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from installer.model.daemon import Job, Loop, RunningChild
+from installer.model.event import Emit, Event, truncate
+from installer.model.paths import PROXY_UNIT
+
+EVERY = 60.0  # seconds between two looks
+MOST = 20  # events of one look
+_ENTRIES = 400  # of the journal, that one look reads
+_AGAIN = 3600.0  # seconds after which the same text is written again
+_TEXT = 500  # bytes of a line
+_DEADLINE, _GRACE = 10.0, 1.0  # seconds
+_KEPT = 500  # texts that are remembered
+_WARNING = 4  # journald's priority; systemd itself logs the proxy's failures with it
+# cri-resmgr below journald; its libraries; the Go runtime.
+_SEVERE = re.compile(r"(?:\?\?\? )?(?:([WEFP])(?:: |\d{4} )|(panic: |fatal error: ))")
+_NAMES = {"W": "warning", "E": "error", "F": "fatal", "P": "fatal"}
+_NUMBERS = re.compile(r"0x[0-9a-f]+|\d+")
+
+
+class ProxyLog:
+    """`look` may be called at any time, and is cheap."""
+
+    def __init__(self, loop: Loop, root: Path, emit: Emit, now: Callable[[], float] = time.monotonic) -> None:
+        self._loop, self._root, self._emit, self._now = loop, root, emit, now
+        self._child: RunningChild | None = None
+        self._due = 0.0
+        self._last = ""  # the cursor of the last entry that was read
+        self._lines: list[str] = []
+        self._said: dict[str, float] = {}
+
+    def look(self) -> None:
+        """Begin to read, unless that was done within the last minute."""
+        now = self._now()
+        if self._child is not None or now < self._due:
+            return
+        self._due = now + EVERY
+        self._lines = []
+        words = ("journalctl", "--no-pager", "-q", "-u", PROXY_UNIT, "-n", str(_ENTRIES), "-o", "json")
+        job = Job(
+            ("chroot", str(self._root), *words, "--output-fields=MESSAGE,PRIORITY"),
+            self._lines.append,
+            self._ended,
+            _DEADLINE,
+            _GRACE,
+        )
+        try:
+            self._child = self._loop.start(job)
+        except OSError:  # no process can be started: others say so
+            self._child = None
+
+    def close(self) -> None:
+        if self._child is not None:
+            self._child.kill()
+
+    def _ended(self, code: int) -> None:
+        """A node without journald, or without journalctl, works like any other."""
+        self._child = None
+        lines, self._lines = self._lines, []
+        if code:
+            return
+        entries = [entry for entry in map(_parse, lines) if entry]
+        cursors = [str(entry.get("__CURSOR", "")) for entry in entries]
+        begun = self._last in cursors
+        new = entries[cursors.index(self._last) + 1 :] if begun else entries
+        first, self._last = not self._last, cursors[-1] if cursors else self._last
+        if first:  # of a pod that begins: what another one may have reported already is not repeated
+            since = time.time() - EVERY
+            new = [each for each in new if _seconds(each) >= since]
+        missed = bool(new) and not begun and not first and len(entries) >= _ENTRIES
+        self._report([found for entry in new if (found := _severe(entry))], missed=missed)
+
+    def _report(self, found: list[tuple[str, str]], *, missed: bool) -> None:
+        now = self._now()
+        kept = {text: at for text, at in self._said.items() if now - at < _AGAIN}
+        self._said = dict(list(kept.items())[-_KEPT:])
+        texts: dict[str, tuple[str, str, int]] = {}
+        for severity, text in found:
+            key = _NUMBERS.sub("0", text)
+            if key not in self._said:
+                times = texts[key][2] if key in texts else 0
+                texts[key] = (severity, text, times + 1)
+        for key, (severity, text, times) in list(texts.items())[-MOST:]:
+            self._said[key] = now
+            data = {"unit": PROXY_UNIT, "severity": severity, "times": times}
+            self._emit(Event("proxy.log", truncate(text, _TEXT), data))
+        missed = missed and self._said.setdefault("", now) == now
+        if missed or len(texts) > MOST:
+            more = "some lines" if missed else f"{len(texts) - MOST} warnings and errors"
+            message = f"{more} of {PROXY_UNIT} are left out here: `journalctl -u {PROXY_UNIT}` has all"
+            self._emit(Event("proxy.log", message, {"unit": PROXY_UNIT, "severity": "warning", "times": 1}))
+
+
+def _parse(line: str) -> dict[str, Any]:
+    try:
+        entry = json.loads(line)
+    except ValueError:
+        return {}
+    return entry if isinstance(entry, dict) else {}
+
+
+def _seconds(entry: dict[str, Any]) -> float:
+    stamp = str(entry.get("__REALTIME_TIMESTAMP", ""))
+    return int(stamp) / 1e6 if stamp.isascii() and stamp.isdigit() else 0.0
+
+
+def _severe(entry: dict[str, Any]) -> tuple[str, str] | None:
+    """The severity and the text of an entry that is worth it."""
+    text = entry.get("MESSAGE")
+    if not isinstance(text, str):  # it is not text, or very long
+        return None
+    if match := _SEVERE.match(text):
+        return _NAMES[match[1]] if match[1] else "fatal", text
+    priority = str(entry.get("PRIORITY", ""))
+    if priority.isdigit() and int(priority) <= _WARNING:
+        return "warning" if int(priority) == _WARNING else "error", text
+    return None
