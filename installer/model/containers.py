@@ -43,6 +43,14 @@ class CgroupState:
             return self.weight < min(weights_of(shares))
         return 0 < self.shares < shares
 
+    def has_less_than(self, other: CgroupState | None) -> bool:
+        """Whether the weight is less than the other. False if one is unknown."""
+        if other is None:
+            return False
+        if self.weight and other.weight:
+            return self.weight < other.weight
+        return 0 < self.shares < other.shares
+
     @property
     def is_lowest(self) -> bool:
         return self.weight == 1 or self.shares == 2

@@ -148,10 +148,13 @@ def set_aside_cache(files: Files) -> Event:
 
 
 class Lost(NamedTuple):
-    """A container that has lost weight, or that the proxy does not know."""
+    """A container that has less weight than is due, or that the proxy does not know."""
 
     how: str  # in words
-    came_late: bool  # it was created after the proxy was started, so it can be adopted now
+    container: RunningContainer
+    came_late: bool = False  # it was created after the proxy was started, so it can be adopted now
+    was_low: bool = False  # it had no more before that start, which is nobody's fault that started it
+    due: int = 0  # cpu.shares
 
 
 def find_lost(
@@ -159,17 +162,18 @@ def find_lost(
 ) -> tuple[Lost, ...]:
     """What is wrong now that the policy is in force. `before` are the containers that ran before its start,
     by ID. A later one should have what it was created with and, with `unknown_too`, be known to the proxy,
-    whose next start would re-pin it otherwise. Raises StepFailedError if another adoption cannot help."""
+    whose next start would re-pin it otherwise. Raises StepFailedError if neither another adoption nor
+    `raise_low` can help."""
     cache = read_cache(host.files)
     found = (
         _lost(one, cache, before.get(one.id))
         if one.id in cache.containers
-        else Lost(f"the proxy does not know {one.title}", came_late=True)
+        else Lost(f"the proxy does not know {one.title}", one, came_late=True)
         for one in host.cri.containers(endpoint)
         if unknown_too or one.id in cache.containers
     )
     lost = tuple(one for one in found if one)
-    if taken := [one.how for one in lost if not one.came_late]:
+    if taken := [one.how for one in lost if not (one.came_late or one.was_low)]:
         some = f"{len(taken)} container{'s' * (len(taken) > 1)}"
         message = f"the policy has taken weight from {some}: {name_some(taken, _SOME, '; ')}"
         hint = "install with the policy none, or set proxy.existingContainers: refuse"
@@ -188,7 +192,23 @@ def _lost(container: RunningContainer, cache: ProxyCache, before: RunningContain
         return None
     has = f"cpu.weight {now.weight}" if now.weight else f"{now.shares} shares"
     wanted = "its original CPU settings are unknown" if unsure else f"not {due} shares"
-    return Lost(f"{container.title} has {has}, {wanted}", came_late=before is None and not unsure)
+    late = before is None and not unsure
+    was_low = before is not None and before.cgroup is not None and not now.has_less_than(before.cgroup)
+    return Lost(f"{container.title} has {has}, {wanted}", container, late, was_low, due)
+
+
+def raise_low(host: Host, endpoint: str, low: Iterable[Lost], emit: Emit) -> None:
+    """Give containers that had too little before this run what is due, at the runtime, and report what
+    became of it. Whoever took it may do so again: that is no failure of what was started."""
+    wanted = {one.container.id: CpuResources(shares=one.due) for one in low}
+    complaints = host.cri.update(endpoint, wanted) if wanted else {}
+    for one in low:
+        now, data = host.cri.cgroup(one.container), {"id": one.container.id, "code": "weight-low"}
+        if one.container.id in complaints or (now is not None and now.is_lower_than(one.due)):
+            hint = "it had no more before this run; it keeps that until it is recreated"
+            emit(Event("warning", one.how, {**data, "hint": hint}))
+        else:
+            emit(Event("pinning.reset", f"{one.how}, and had no more before this run: restored", data))
 
 
 def forget_old(files: Files) -> None:

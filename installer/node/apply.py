@@ -35,6 +35,7 @@ from installer.node.adoption import (
     bring_back,
     find_lost,
     forget_old,
+    raise_low,
     set_aside_cache,
 )
 from installer.node.await_kubelet import KubeletStart, await_calm, check_steady, failure_of
@@ -90,6 +91,7 @@ class _Worker:
         self._leaving = False  # kubelet is about to leave the relay
         self._adopted = False
         self._again = 0  # starts of the proxy because it did not know a pod
+        self._raised: set[str] = set()  # containers that had too little weight before this plan
         self._late = 0  # adoptions in a row of containers created meanwhile
         self._before: dict[str, RunningContainer] = {}  # what ran before the proxy started, by ID
         self._proxy_away = 0.0  # when an adoption stopped the proxy
@@ -189,7 +191,11 @@ class _Worker:
         """Containers created while the proxy started are adopted at once. One that the proxy merely does not
         know waits until kubelet has moved, since more may be created until then."""
         settled = self._progress.moved_kubelet or not self._plan.restarts_kubelet
-        lost = find_lost(self._host, step.target, self._before, unknown_too=settled)
+        found = find_lost(self._host, step.target, self._before, unknown_too=settled)
+        low = [one for one in found if one.was_low and one.container.id not in self._raised]
+        self._raised |= {one.container.id for one in low}
+        raise_low(self._host, step.target, low, self._emit)
+        lost = [one for one in found if not one.was_low]
         if not lost:
             self._late = 0
             forget_old(self._host.files)

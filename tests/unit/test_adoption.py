@@ -20,7 +20,6 @@ from installer.model.plan import Changes, Desired, DesiredUnit, Plan, Step, Step
 from installer.model.proxy import CachedContainer, parse_cache
 from installer.node.adoption import (
     OLD_CACHE,
-    Lost,
     bring_back,
     divide,
     find_lost,
@@ -384,6 +383,32 @@ def test_a_program_that_does_not_see_them_is_a_failure_that_names_them(tmp_path:
     assert failure.value.interfered
 
 
+@rule("R8", "R14")
+@pytest.mark.parametrize("heeds", [True, False])
+@pytest.mark.parametrize("known", [True, False])
+def test_a_weight_that_was_low_before_is_given_back_and_blames_nobody(
+    tmp_path: Path, heeds: bool, known: bool
+) -> None:
+    """A policy that was in force before the run, or somebody else, has taken it, and goes on."""
+    raw = cache(PolicyName="topology-aware")
+    fake = pinned_host(tmp_path, with_creations(raw, [UNKNOWN]) if known else raw)
+    fake.cri.sockets[paths.RELAY_ENDPOINT] = CONTAINERD
+    fake.validator.on_see = sees(fake)
+    fake.cri.ignores = not heeds
+    low = replace(UNKNOWN, cgroup=replace(FREE, shares=2))
+    fake.cri.running = (low,)
+
+    def take_again(method: str, path: str) -> None:
+        if (method, path) == ("write", paths.PROXY_CACHE):
+            fake.cri.running = (low,)
+
+    fake.files.fail = take_again
+    said = carry_out(fake, StepKind.ADOPT, StepKind.CHECK_WEIGHTS, StepKind.CHECK_WEIGHTS)
+    (message,) = [line for line in said if "has 2 shares, not 30 shares" in line]
+    assert message.endswith("restored") is heeds
+    assert fake.cri.running == ((UNKNOWN,) if heeds else (low,))
+
+
 @rule("R8")
 def test_a_weight_that_is_lost_is_a_failure_and_the_cache_comes_back(tmp_path: Path) -> None:
     fake = pinned_host(tmp_path)
@@ -484,7 +509,7 @@ def test_who_only_is_not_known_waits_until_kubelet_has_moved(tmp_path: Path) -> 
     fake.cri.running = (UNKNOWN, replace(UNKNOWN, id="bb", name="new"))
     assert find_lost(fake.host, ENDPOINT, before, unknown_too=False) == ()
     (lost,) = find_lost(fake.host, ENDPOINT, before, unknown_too=True)
-    assert lost == Lost("the proxy does not know ns/web-0/new", came_late=True)
+    assert (lost.how, lost.came_late) == ("the proxy does not know ns/web-0/new", True)
 
 
 @pytest.mark.parametrize(("shares", "found"), [(2, True), (20, False), (30, False)])
