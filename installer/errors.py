@@ -140,6 +140,12 @@ def remedy_for(error: OSError) -> str:
 
 def unforeseen(error: Exception) -> InstallerError:
     """An unforeseen error is a bug, unless the host lacks what every program needs."""
+    if isinstance(error, ImportError) and (error.name or "").partition(".")[0] in ("gi", "pydbus"):
+        return UnservableHostError(
+            f"this Python cannot import {error.name}: {error}",
+            "install python3-gi and gir1.2-glib-2.0 of the distribution (`apt-get install python3-gi "
+            "gir1.2-glib-2.0`), and run the program with the distribution's Python; nothing was touched",
+        )
     remedy = remedy_for(error) if isinstance(error, OSError) else ""
     if remedy:
         return InstallerError(f"{error}", f"{remedy}; then run the same command again")

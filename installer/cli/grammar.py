@@ -75,11 +75,15 @@ class Parser(argparse.ArgumentParser):
     def refuse(self, words: Sequence[str]) -> NoReturn:
         """Raise UsageError for words that no option and no command takes."""
         options = [word.partition("=")[0] for word in words if word.startswith("-")]
+        verb = self.prog.rpartition(" ")[2]
         known = [name for name in self._option_string_actions if name.startswith("--")]
         faults = []
         for option in options:
             if option in _RENAMED:
                 faults.append(f"{option} was renamed to {_RENAMED[option]}")
+                continue
+            if option in known:
+                faults.append(f"{option} belongs after `{verb}`: `{_PROGRAM} {verb} {option}`")
                 continue
             close = suggest(option, known)
             faults.append(f"unknown option {option}" + (f"; {close}" if close.startswith("did") else ""))
@@ -90,28 +94,23 @@ class Parser(argparse.ArgumentParser):
 def build_parser() -> tuple[Parser, Mapping[str, Parser]]:
     """Build the parser, and the parser of each command by its name. Options that many commands share may
     stand before the command as well. Parsing raises UsageError."""
-    output = Parser(add_help=False, argument_default=argparse.SUPPRESS)
-    output.add_argument(
-        "--output",
-        choices=("text", "json", *OWN_OUTPUTS),
-        help="default: text; `report` also takes html, `translate` yaml (its default) and helm",
-    )
-    output.flag("-v", "--verbose", help="more detail, and tracebacks of bugs")
+    output = _output()
     shared = _host_options(output)
     parser = Parser(
         _PROGRAM,
         description="Installs CRI-Resource-Manager on a Kubernetes node, keeps it there, and removes it.",
         epilog=_EPILOG,
-        parents=[shared],
+        parents=[_host_options(_output(*OWN_OUTPUTS))],
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"{_PROGRAM} {__version__}")
     verbs = parser.add_subparsers(dest="command", required=True, metavar="COMMAND", title="commands")
 
     def add(verb: str, purpose: str, example: str, parent: Parser = output) -> Parser:
+        own = [name for name, only in OWN_OUTPUTS.items() if only == verb]
         return verbs.add_parser(
             verb,
-            parents=[parent],
+            parents=[_output(*own) if own else parent],
             help=purpose,
             description=f"{purpose[0].upper()}{purpose[1:]}.",
             epilog=f"example:\n  {example}",
@@ -134,6 +133,15 @@ def build_parser() -> tuple[Parser, Mapping[str, Parser]]:
     passes.add_argument("order")
     sync.add_argument("request")
     return parser, verbs.choices
+
+
+def _output(*own: str) -> Parser:
+    """Build what every command takes. `own`: what only some commands can print."""
+    output = Parser(add_help=False, argument_default=argparse.SUPPRESS)
+    default = "yaml" if "yaml" in own and "html" not in own else "text"
+    output.add_argument("--output", choices=("text", "json", *own), help=f"default: {default}")
+    output.flag("-v", "--verbose", help="more detail, and tracebacks of bugs")
+    return output
 
 
 def _host_options(output: Parser) -> Parser:

@@ -408,7 +408,9 @@ def require_bus(files: RootedFiles) -> None:
 def _no_bus(files: RootedFiles) -> UnservableHostError:
     return UnservableHostError(
         f"no system bus socket at {str(files.root).rstrip('/')}{SYSTEM_BUS}",
-        f"mount the host's root at {files.root} with its /run "
+        "this program needs systemd and D-Bus: `systemctl is-system-running` and `systemctl status dbus` tell"
+        if str(files.root) == "/"
+        else f"mount the host's root at {files.root} with its /run "
         "(hostPath /, mountPropagation HostToContainer), or point --host-root to it; "
         "the host needs systemd and D-Bus",
     )

@@ -390,9 +390,10 @@ class _Worker:
         self._await_job(step, "stop", lambda: self._host.systemd.stop(step.target, _STOP_TIMEOUT))
         self._host.systemd.reset_failed(step.target)
 
-    def _failure(self, unit: str, why: str) -> StepFailedError:
+    def _failure(self, unit: str, why: str, hint: str = "") -> StepFailedError:
         self._progress.failed_unit = unit
-        return failure_of(unit, why)
+        found = failure_of(unit, why)
+        return StepFailedError(found.message, hint or found.hint, found.interfered)
 
     def _check_steady(self, unit: UnitState) -> None:
         check_steady(unit, self._host.systemd.unit(unit.name), self._failure)
@@ -429,7 +430,13 @@ class _Worker:
         if not (reason := why_not_ready(host, step.target, left, lambda: self._check_steady(unit))):
             return unit
         self._progress.cut_short = self._limits.cuts_short
-        raise self._failure(paths.PROXY_UNIT, f"the relay is not ready: {reason}")
+        waited = self._host.clock.monotonic() - began
+        raise self._failure(
+            paths.PROXY_UNIT,
+            f"the relay is not ready after {waited:.0f} s: {reason}",
+            f"`journalctl -u {paths.PROXY_UNIT} -n 50` shows what it was doing; if it only needs longer, "
+            "raise proxy.startTimeoutSeconds",
+        )
 
     def _kubelet(self) -> KubeletStart:
         start = self._progress.journal_from

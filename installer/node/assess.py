@@ -58,7 +58,7 @@ def assess(
         replace(_plan(facts, record, nonce), findings=findings),
         snapshot,
         base_endpoint=facts.runtime,
-        payload_version=inputs.payload.version if inputs.payload else "",
+        payload_version=inputs.payload.version if inputs.payload else record.payload_version,
         remembered_failure=f"{failed.time}: {failed.reason}" if failed else "",
         policy=facts.in_force,
         as_installed=installed is not None,

@@ -17,6 +17,7 @@ from installer.errors import (
     failed_on_disk,
 )
 from installer.inputs.load import Inputs, Request
+from installer.inputs.payload import Payload
 from installer.model.event import Event
 from installer.model.fleet import PlannedWork
 from installer.model.host import HostSnapshot
@@ -44,7 +45,7 @@ def carry_out(assessment: Assessment, inputs: Inputs, run: Run) -> HostSnapshot:
     if plan.mode is Mode.REMOVE:
         _finish_removal(assessment, run, inputs.request)
     else:
-        _close_installed(plan, after, run, str(inputs.payload.source) if inputs.payload else "")
+        _close_installed(plan, after, run, inputs.payload)
     return after
 
 
@@ -90,11 +91,12 @@ def _warn_unmaintained(assessment: Assessment, run: Run) -> None:
         run.emit(Event("warning", _UNMAINTAINED, {"code": "upstream-unmaintained", "hint": _SUCCESSOR}))
 
 
-def _close_installed(plan: Plan, after: HostSnapshot, run: Run, payload_file: str = "") -> None:
+def _close_installed(plan: Plan, after: HostSnapshot, run: Run, payload: Payload | None = None) -> None:
     """Record the verified generation as the good one. If the disk refuses the record, the installation stays,
-    and the next run completes the record. `payload_file`: where its program came from."""
+    and the next run completes the record. `payload`: where its program came from."""
+    source, version = (str(payload.source), payload.version) if payload else ("", None)
     try:
-        emit_kept(run.store.close_installed(plan.desired, after, payload_file), run)
+        emit_kept(run.store.close_installed(plan.desired, after, source, version), run)
     except OSError as error:
         failure = failed_on_disk("installed, but the record is not complete", error)
         hint = f"{failure.hint}; the next run completes it"

@@ -151,9 +151,10 @@ def rolled_back(
         where = f"the {what} is in place again"
     message = failure.message
     if blamed:
+        look = f"{failure.hint}. " if failure.hint else ""
         what_next = (
-            "This generation is remembered and not retried: change an input (configs, payload, settings of "
-            f"proxy or kubelet), or run `{_INSTALLER} install --retry`."
+            f"{look}This generation is remembered and not retried: change an input (configs, payload, "
+            f"settings of proxy or kubelet), or run `{_INSTALLER} install --retry`."
         )
     elif unsaved is not None:
         message += f"\nand afterwards: {unsaved.message}"
@@ -235,7 +236,8 @@ def _commands(after: RollbackReport) -> str:
     return f"`{' && '.join(typed)}`"
 
 
-def last_lines(unit: str, journal: Journal) -> str:
-    """The end of a unit's journal as a block that follows a message; empty if there is none."""
-    lines = journal.tail(unit, _JOURNAL_LINES) if unit else ()
+def last_lines(unit: str, journal: Journal, begun: str) -> str:
+    """The end of a unit's journal as a block that follows a message; empty if there is none. Of what earlier
+    starts have logged, only if this one (`begun`: the journal's end before it) has logged nothing."""
+    lines = journal.since(unit, begun)[-_JOURNAL_LINES:] or journal.tail(unit, _JOURNAL_LINES) if unit else ()
     return "\n  ".join((f"\nlast lines of the journal of {unit}:", *lines)) if lines else ""

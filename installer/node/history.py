@@ -50,7 +50,7 @@ def entry_of(plan: Plan, who: str, because: str, outcome: str, payload_version: 
         who,
         plan.mode.value,
         outcome,
-        summarise_plan(plan),
+        summarise_plan(plan, done=outcome == "done"),
         tuple(filter(None, (because, *units, *files))),
         plan.desired.generation,
         "" if removing else payload_version,

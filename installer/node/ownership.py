@@ -265,7 +265,9 @@ class RecordStore:
         self._save(self.record)
         drop_objects(self._files, objects_of(self.record))
 
-    def close_installed(self, desired: Desired, snapshot: HostSnapshot, payload_file: str) -> tuple[str, ...]:
+    def close_installed(
+        self, desired: Desired, snapshot: HostSnapshot, payload_file: str, payload_version: str | None = None
+    ) -> tuple[str, ...]:
         """This generation is good: keep it whole, and delete objects that nothing refers to. Return where
         originals were set aside."""
         if desired.proxy is None or not desired.proxy.generation:
@@ -289,6 +291,7 @@ class RecordStore:
                 self.record,
                 owned=owned,
                 good=desired,
+                payload_version=self.record.payload_version if payload_version is None else payload_version,
                 owed={},
                 checked=snapshot.proxy.unit.invocation_id,
                 failed=failed,

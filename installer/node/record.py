@@ -111,6 +111,7 @@ class Record:
     controls: Originals = field(default_factory=dict)  # of what cri-resmgr may have set in the kernel
     # What was at paths of ours or of cri-resmgr when a new record began in place of a lost one.
     unproven: tuple[str, ...] = ()
+    payload_version: str = ""  # of the good generation, as its payload names itself
 
     @property
     def claims(self) -> dict[str, Owned]:

@@ -80,7 +80,7 @@ def roll_back(
     if unit:
         run.host.journal.sync()
     failure = _with_causes(failure, assessment, progress, run)
-    journal = last_lines(unit, run.host.journal)
+    journal = last_lines(unit, run.host.journal, progress.journal_from)
     message = f"failed: {failure.message}; rolling back"
     run.emit(Event("rollback.started", message, {"reason": failure.message}))
     target, back, kept = Desired(), Progress(restarts_left=progress.restarts_left), ""

@@ -92,10 +92,11 @@ def _step_lines(plan: Plan, color: bool) -> Iterator[str]:
             yield f"          because {one_line(why)}"
 
 
-def summarise_plan(plan: Plan) -> str:
-    """Summarise the plan in one line, also if no file and no unit differs."""
+def summarise_plan(plan: Plan, *, done: bool = False) -> str:
+    """Summarise the plan in one line, also if no file and no unit differs. `done`: it has been carried
+    out."""
     if plan.changes or not plan.steps:
-        return summarise(plan.changes, plan.kubelet_unit)
+        return summarise(plan.changes, plan.kubelet_unit, done=done)
     if any(step.kind is StepKind.CLEAR_HOLD for step in plan.steps):
         return "only the hold on kubelet ends; nothing restarts"
     return "only cri-resmgr's own state is deleted; nothing restarts"
@@ -107,25 +108,32 @@ def finding_lines(finding: Finding, label: str) -> Iterator[str]:
         yield f"    hint: {one_line(finding.hint)}"
 
 
-def summarise(changes: Changes, kubelet_unit: str = "kubelet.service") -> str:
-    """Return one line: `4 to create, 1 to change; cri-resource-manager restarts, kubelet does not`."""
+def summarise(changes: Changes, kubelet_unit: str = "kubelet.service", *, done: bool = False) -> str:
+    """Return one line: `4 to create, 1 to change; cri-resource-manager restarts, kubelet does not`, or what
+    was `done`: `4 created, 1 changed; cri-resource-manager restarted, kubelet did not`."""
     if not changes:
         return "nothing to do"
     counts = [(verb, sum(change.verb is verb for change in changes.files)) for verb in Verb]
-    files = ", ".join(f"{count} to {verb}" for verb, count in counts if count) or "no file differs"
+    files = [f"{count} {_past(verb) if done else f'to {verb}'}" for verb, count in counts if count]
     created = _created(changes)
     acting, idle = [], []
     for part, name in ((Part.PROXY, paths.PROXY_UNIT), (Part.KUBELET, kubelet_unit)):
         unit, short = changes.unit(part), name.removesuffix(".service")
         if unit is not None and (unit.action or unit.awaited):
-            acting.append(f"{short} {_third_person(unit, created)}")
+            acting.append(f"{short} {_action(unit, created, done=done)}")
         else:
             idle.append(short)
-    if not acting:
-        return f"{files}; nothing restarts"
-    restarts = any(unit.action is UnitAction.RESTART for unit in changes.units)
-    does_not = "does not" if restarts else "does not restart"
-    return f"{files}; " + ", ".join([*acting, *(f"{short} {does_not}" for short in idle)])
+    units = f"nothing {'restarted' if done else 'restarts'}"
+    if acting:
+        does_not = "did not" if done else "does not"
+        if not any(unit.action is UnitAction.RESTART for unit in changes.units):
+            does_not += " restart"
+        units = ", ".join([*acting, *(f"{short} {does_not}" for short in idle)])
+    return f"{', '.join(files) or ('no file differed' if done else 'no file differs')}; {units}"
+
+
+def _past(verb: str) -> str:
+    return f"{verb.removesuffix('e')}ed"
 
 
 def _created(changes: Changes) -> bool:
@@ -135,12 +143,14 @@ def _created(changes: Changes) -> bool:
     )
 
 
-def _third_person(unit: UnitChange, created: bool) -> str:
+def _action(unit: UnitChange, created: bool, *, done: bool) -> str:
     if unit.action is UnitAction.RESTART:
-        return "starts" if created and unit.part is Part.PROXY else "restarts"
-    if unit.action is UnitAction.NOTHING:
-        return "is still starting"
-    return "reloads" if unit.action is UnitAction.RELOAD else "stops"
+        verb = "start" if created and unit.part is Part.PROXY else "restart"
+    elif unit.action is UnitAction.NOTHING:
+        return "was still starting" if done else "is still starting"
+    else:
+        verb = "reload" if unit.action is UnitAction.RELOAD else "stop"
+    return {"stop": "stopped"}.get(verb, f"{verb}ed") if done else f"{verb}s"
 
 
 def plan_json(plan: Plan, error: InstallerError | None = None) -> dict[str, object]:

@@ -88,7 +88,8 @@ def render_status(assessment: Assessment, past: Past, color: bool = False) -> st
         lines.append(f"compared with {_AS_INSTALLED}")
     if assessment.snapshot.hold:
         reason = one_line(assessment.snapshot.hold)
-        held = f"kubelet is held on its base endpoint from its next start on: {reason}"
+        when = " from its next start on" if snapshot.kubelet.on_relay else ""
+        held = f"kubelet is held on its base endpoint{when}: {reason}"
         lines.append(paint(held, YELLOW, color))
         end = f"`cri-resmgr-installer install`, or `rm -f {' '.join(HOLDS)}` for kubelet's next start"
         lines.append(f"    hint: to end the hold: {end}")
@@ -130,6 +131,8 @@ def _proxy_lines(assessment: Assessment, past: Past) -> Iterator[str]:
         yield f"    runtime endpoint: {one_line(endpoint)}"
     if version := _payload_version(assessment, past):
         yield f"    payload: {one_line(version)}"
+    if (generation := assessment.plan.desired.generation) and assessment.as_installed:
+        yield f"    installed generation: {generation}"
 
 
 def _decided_this_start(assessment: Assessment, past: Past) -> bool:

@@ -15,7 +15,7 @@ from typing import TypeVar
 import pytest
 
 from installer.errors import SystemdError, UnservableHostError
-from installer.host.bus import READ_SECONDS, TIMEOUT, SystemBus
+from installer.host.bus import READ_SECONDS, TIMEOUT, SystemBus, _no_bus
 from installer.host.files import RootedFiles
 from installer.host.systemd import BusSystemd
 from tests.lib.rules import rule
@@ -226,6 +226,12 @@ def test_no_bus_below_the_root_is_an_unservable_host(tmp_path: Path) -> None:
         BusSystemd(RootedFiles(tmp_path)).unit("kubelet.service")
     assert str(tmp_path) in caught.value.message
     assert "mount" in caught.value.hint
+
+
+def test_a_person_at_a_shell_without_systemd_is_told_of_no_pod() -> None:
+    hint = _no_bus(RootedFiles(Path("/"))).hint
+    assert "needs systemd" in hint
+    assert "hostPath" not in hint
 
 
 @rule("R9")

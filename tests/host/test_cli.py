@@ -88,7 +88,7 @@ def test_status_needs_no_payload_and_says_how_it_came_to_be(node: Node) -> None:
     assert "relay: ready" in decided
     assert "earlier start" not in decided
     assert "last change: " in said
-    assert " install by root: done: 7 to create" in said
+    assert " install by root: done: 7 created" in said
     assert "compared with what was installed last" in said
     node.path(FALLBACK).unlink()
     assert f"    {FALLBACK}: missing\n" in bare("status", code=3).out

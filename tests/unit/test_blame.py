@@ -366,6 +366,49 @@ def test_the_last_fatal_line_of_what_failed_is_in_the_message(node: Node, payloa
     assert "cannot open the device" in ended.value.message.splitlines()[0]
 
 
+@rule("R13")
+def test_the_journal_of_the_start_that_failed_is_shown_and_no_earlier_one(node: Node, payload: Path) -> None:
+    release(payload, "two", works=False)
+    for number in range(40):
+        node.fake.journal.say(paths.PROXY_UNIT, f"I: earlier {number}")
+    start = node.systemd.on_job[paths.PROXY_UNIT]
+
+    def fail(method: str, unit: UnitState) -> tuple[str, UnitState]:
+        if b"two" in (node.read(paths.BINARY) or b""):
+            node.fake.journal.say(paths.PROXY_UNIT, "F: this one")
+        return start(method, unit)
+
+    node.systemd.on_job[paths.PROXY_UNIT] = fail
+    with pytest.raises(RolledBackError) as ended:
+        reconcile(Request(Mode.INSTALL, SETTINGS, payload), node.fake.host, silent)
+    assert "earlier" not in ended.value.message
+    assert ended.value.message.count("F: this one") == 2  # as the cause, and in the journal
+
+
+def test_if_that_start_has_logged_nothing_what_was_logged_before_is_shown(node: Node, payload: Path) -> None:
+    release(payload, "two", works=False)
+    node.fake.journal.say(paths.PROXY_UNIT, "I: earlier")
+    with pytest.raises(RolledBackError, match="I: earlier"):
+        reconcile(Request(Mode.INSTALL, SETTINGS, payload), node.fake.host, silent)
+
+
+def test_a_relay_that_is_not_ready_is_named_with_the_time_it_had_and_what_helps(
+    node: Node, payload: Path
+) -> None:
+    release(payload, "two")
+
+    def relay() -> RuntimeStatus | str:
+        return "Deadline Exceeded" if b"two" in (node.read(paths.BINARY) or b"") else CONTAINERD
+
+    node.fake.cri.sockets[paths.RELAY_ENDPOINT] = relay
+    with pytest.raises(
+        RolledBackError, match=r"the relay is not ready after 11 s: .*Deadline Exceeded"
+    ) as ended:
+        reconcile(Request(Mode.INSTALL, SETTINGS, payload), node.fake.host, silent)
+    assert "proxy.startTimeoutSeconds" in ended.value.hint
+    assert f"journalctl -u {paths.PROXY_UNIT}" in ended.value.hint
+
+
 @rule("R8")
 @pytest.mark.parametrize(
     ("section", "key", "value"),

@@ -16,6 +16,7 @@ from installer import __version__
 from installer.cli import main
 from installer.cli.grammar import INTERNAL_VERBS, build_parser
 from installer.cli.options import parse_options
+from installer.errors import unforeseen
 from installer.report.terminal import SteadyStream
 
 WRONG = {
@@ -27,6 +28,8 @@ WRONG = {
     ("install", "--retr"): "unknown option --retr; did you mean --retry?",
     ("install", "--adopt"): "--adopt was renamed to --take-over",
     ("--cofnigs=/x", "plan"): "unknown option --cofnigs; did you mean --configs?",
+    ("--diff", "plan"): "--diff belongs after `plan`: `cri-resmgr-installer plan --diff`",
+    ("--retry", "install"): "--retry belongs after `install`",
     ("plan", "now"): "unexpected argument 'now'",
     ("plan", "--mode", "x"): "argument --mode: invalid choice: 'x'",
     ("--config",): "argument --config: expected one argument",
@@ -88,6 +91,28 @@ def test_a_bad_environment_is_a_line_of_json_too(
     monkeypatch.setenv("CRI_RESMGR_INSTALLER_TAKE_OVER", "yes")
     assert main(["status", "--output=json"]) == 2
     assert "must be true or false" in json.loads(capsys.readouterr().out)["message"]
+
+
+@pytest.mark.parametrize(
+    "verb", ["plan", "install", "remove", "status", "history", "run", "report", "translate"]
+)
+def test_each_command_offers_the_outputs_that_it_has(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+    own = {"report": "html", "translate": "yaml"}
+    shown = build_parser()[1][verb].format_help()
+    assert [
+        each for each in ("html", "yaml") if each in shown.partition("--output")[2].partition("}")[0]
+    ] == ([own[verb]] if verb in own else [])
+    assert main([verb, "--output", "svg"]) == 2
+    assert "invalid choice: 'svg'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["gi", "gi.repository", "pydbus"])
+def test_a_python_without_gobject_is_no_bug(name: str) -> None:
+    error = unforeseen(ModuleNotFoundError(f"No module named {name!r}", name=name))
+    assert error.exit_code == 4
+    assert name in error.message
+    assert "apt-get install python3-gi" in error.hint
+    assert "this is a bug" in unforeseen(ModuleNotFoundError("No module named 'x'", name="x")).hint
 
 
 def test_the_version_is_said_without_a_command(capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,9 +13,10 @@ from installer.errors import InterruptedRunError
 from installer.inputs.load import Request
 from installer.inputs.settings import KubeletSettings, Settings
 from installer.model import paths
-from installer.model.event import Event
+from installer.model.event import Event, silent
 from installer.model.names import Mode
 from installer.node.reconcile import inspect, preview, reconcile
+from installer.node.rescue import hold_kubelet
 from installer.report.planned import render_plan
 from installer.report.status import print_status
 from tests.faults.disks.node import KUBELET, Node, lay_node
@@ -141,6 +142,29 @@ def test_an_installation_with_nothing_to_do_says_that_kubelet_is_sick(node: Node
     assert warning.data["code"] == "kubelet-unhealthy"
     assert f"journalctl -u {KUBELET}" in str(warning.data["hint"])
     assert said[-1].message == "nothing to do"
+
+
+@pytest.mark.parametrize("now", [True, False])
+def test_a_hold_is_reported_as_what_it_does(node: Node, payload: Path, now: bool) -> None:
+    install(node, payload)
+    hold_kubelet(SETTINGS, node.fake.host, silent, "broken CPU map", restart=now)
+    said = status(node, payload)
+    assert ("on its base endpoint from its next start on: " in said) is not now
+    assert "kubelet is held on its base endpoint" in said
+
+
+def test_what_is_installed_is_named_without_a_payload(node: Node, payload: Path) -> None:
+    """As in the history, of which the journal may have dropped everything."""
+
+    (payload / "VERSION").write_text("v0.9.2\n")
+    install(node, payload)
+    node.fake.journal.written.clear()
+    stream = io.StringIO()
+    seen = inspect(Request(Mode.INSTALL, SETTINGS, None, inspect=True), node.fake.host)
+    assert print_status(seen, "text", stream) == 0
+    given = inspect(Request(Mode.INSTALL, SETTINGS, payload, inspect=True), node.fake.host)
+    assert "    payload: v0.9.2\n" in stream.getvalue()
+    assert f"    installed generation: {given.plan.desired.generation}\n" in stream.getvalue()
 
 
 def test_a_removal_with_nothing_to_do_says_so_as_well(node: Node, payload: Path) -> None:

@@ -848,7 +848,7 @@ def test_a_run_that_changed_something_is_remembered_and_no_other(node: Node, pay
     assert not reconcile(asked, node.fake.host, silent)
     (entry,) = history(node)
     assert (entry.who, entry.action, entry.outcome) == ("alice", "install", "done")
-    assert "cri-resource-manager starts, kubelet restarts" in entry.summary
+    assert "cri-resource-manager started, kubelet restarted" in entry.summary
     assert f"{KUBELET}: it runs on its base endpoint, not on the relay" in entry.why
     assert entry.generation == inspect(asked, node.fake.host).plan.desired.generation
     remove(node, payload)
