@@ -58,22 +58,29 @@ class RelayHistory:
         return self.silent_since is not None and now - since >= self._dead_seconds * share
 
     def is_untried(self, snapshot: PollSnapshot) -> bool:
-        """Whether our proxy has served, is silent, and a restart may help. One that was started since its
+        """Whether our proxy has served and is silent, or crashes, and a restart may help. One that was started since its
         relay last answered may just be slow."""
         served = self._answered == snapshot.proxy.invocation_id
         unknown = self._answered is None and snapshot.on_relay
         ours = bool(snapshot.proxy.loaded_digest)
-        return ours and snapshot.proxy.running and not self._restarts and (served or unknown)
+        hangs = snapshot.proxy.running and (served or unknown)
+        return ours and not self._restarts and (hangs or self.crashes(snapshot))
+
+    def crashes(self, snapshot: PollSnapshot) -> bool:
+        """Whether our proxy exits at each start. A restart by us may help, since it sets a torn cache
+        aside."""
+        return bool(snapshot.proxy.loaded_digest) and snapshot.proxy.sub_state == "auto-restart"
 
     def wants_restart(self, now: float, snapshot: PollSnapshot) -> bool:
-        """Whether the silence has lasted long enough for a restart: of our proxy that runs, or of one that is
-        down while kubelet is held. Without a hold a pass starts that one."""
+        """Whether the silence has lasted long enough for a restart: of our proxy that runs or crashes, or of
+        one that is down while kubelet is held. Without a hold a pass starts that one."""
+        crashes = self.crashes(snapshot)
         down = bool(snapshot.hold) and snapshot.proxy.active_state in ("inactive", "failed")
-        can_be = bool(snapshot.proxy.loaded_digest) and (snapshot.proxy.running or down)
+        can_be = bool(snapshot.proxy.loaded_digest) and (snapshot.proxy.running or crashes or down)
         if not can_be or self.silent_since is None or now < self._restart_at:
             return False
         starts_for = now - self._invocation_since
-        slow = not self.is_untried(snapshot) and starts_for < self._dead_seconds * _SLOW_SHARE
+        slow = not (crashes or self.is_untried(snapshot)) and starts_for < self._dead_seconds * _SLOW_SHARE
         return not slow and now - self._dead_since >= self._dead_seconds * _RESTART_SHARE
 
     def rescue_at(self) -> float:

@@ -11,10 +11,12 @@ from installer.host.ports import Host
 from installer.inputs.settings import Settings
 from installer.model import paths
 from installer.model.event import Emit, Event
+from installer.node.adoption import set_aside_cache
 from installer.node.converge import build_limits, converge
 from installer.node.failure_report import capture_units, diagnose
 from installer.node.history import describe_end, entry_of_hold, write_entry
 from installer.node.ownership import RecordStore
+from installer.node.pinning import read_cache
 from installer.node.plan import build_hold_plan
 from installer.node.rollback import rescue_limits
 from installer.node.run import Progress, Run
@@ -47,15 +49,20 @@ def hold_kubelet(settings: Settings, host: Host, emit: Emit, reason: str, *, res
 
 
 def restart_proxy(settings: Settings, host: Host, emit: Emit) -> None:
-    """Restart a proxy that runs but is silent. Reports a restart that takes too long instead of raising: the
-    rescue comes next. Raises BusyHostError."""
+    """Restart a proxy that is silent: it hangs, or crashes. A torn cache, with which each start fails, is set
+    aside. Reports a restart that fails or takes too long instead of raising: the rescue comes next. Raises
+    BusyHostError."""
     with host.lock():
         try:
+            if read_cache(host.files).torn:
+                emit(set_aside_cache(host.files))
             host.systemd.reset_failed(paths.PROXY_UNIT)
             # Kubelet may be hanging on it: leave the rescue enough time.
             result = host.systemd.restart(paths.PROXY_UNIT, settings.proxy.dead_seconds * _RESTART_SHARE)
         except SystemdError as error:
             result = error.message
+        except OSError as error:
+            result = f"the torn cache could not be set aside: {error}"
         if result == "done":
             emit(Event("proxy.restarted", f"restarted {paths.PROXY_UNIT}: its relay was silent"))
         else:

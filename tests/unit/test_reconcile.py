@@ -41,7 +41,7 @@ from installer.node.reconcile import inspect, preview, reconcile
 from installer.node.rescue import hold_kubelet, restart_proxy
 from installer.node.run import DAEMON
 from tests.faults.disks.crash import Entry
-from tests.faults.disks.node import KUBELET, Node, bare_node, lay_node, program
+from tests.faults.disks.node import CACHE, KUBELET, Node, bare_node, lay_node, program
 from tests.lib.rules import rule
 from tests.lib.slownode import release
 
@@ -773,6 +773,29 @@ def test_a_proxy_restart_that_failed_is_not_called_one(node: Node, payload: Path
     restart_proxy(SETTINGS, node.fake.host, said.append)
     assert [event.kind for event in said] == ["proxy.restarted", "proxy.restart.failed"]
     assert "not done after 10 s" in said[1].message
+
+
+@rule("R12")
+@pytest.mark.parametrize("refused", [False, True])
+def test_r12_a_restart_of_a_proxy_that_no_torn_cache_lets_start_sets_that_aside(
+    node: Node, payload: Path, refused: bool
+) -> None:
+    assert install(node, payload)
+    cache = node.fake.root / paths.PROXY_CACHE[1:]
+    said: list[Event] = []
+    restart_proxy(SETTINGS, node.fake.host, said.append)
+    cache.write_bytes(CACHE[:-1])
+
+    def fail(method: str, path: str) -> None:
+        if refused and (method, path) == ("write", paths.TORN_CACHE):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
+
+    node.fake.files.fail = fail
+    restart_proxy(SETTINGS, node.fake.host, said.append)
+    kinds = ["proxy.restarted", *(["proxy.restart.failed"] if refused else ["cache.kept", "proxy.restarted"])]
+    assert [event.kind for event in said] == kinds
+    assert (node.read(paths.TORN_CACHE) == CACHE[:-1]) is not refused
+    assert (node.read(paths.PROXY_CACHE) == CACHE[:-1]) is refused
 
 
 # -- what failed once --------------------------------------------------------------------

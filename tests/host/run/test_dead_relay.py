@@ -52,6 +52,37 @@ def test_a_silent_proxy_is_restarted_once_first(node: Node, tmp_path: Path) -> N
         assert "rescue" not in [data["verb"] for data in running.ended()]
 
 
+@rule("R12")
+@pytest.mark.parametrize("held_already", [False, True])
+def test_r12_a_torn_cache_on_a_running_node_is_set_aside(
+    node: Node, tmp_path: Path, held_already: bool
+) -> None:
+    """Each start fails, also those of systemd. A daemon that comes when kubelet is held mends it as well."""
+    settings(node, **({} if held_already else UNHURRIED))
+    node.run("install")
+    cache = node.path(paths.PROXY_CACHE)
+
+    def tear() -> None:
+        node.host.systemctl("stop", PROXY)
+        cache.write_bytes(cache.read_bytes()[:-5])
+        node.host.systemctl("start", PROXY, check=False)
+
+    if held_already:
+        node.path(HOLD).write_text("run: the relay is silent\n")
+        node.host.systemctl("restart", UNIT)
+        tear()
+    with daemon(node, tmp_path) as running:
+        if not held_already:
+            running.settle()
+            tear()
+        within(SOON, node.path(paths.TORN_CACHE).exists)
+        within(SOON, lambda: on_relay(node))
+        running.settle()
+        rescued = "rescue" in [data["verb"] for data in running.ended()]
+        assert not rescued
+    node.path(paths.TORN_CACHE).unlink()
+
+
 @rule("R4")
 def test_kubelet_leaves_a_relay_whose_unit_is_gone_and_cannot_be_repaired(node: Node, tmp_path: Path) -> None:
     """Somebody has put a directory where the proxy's unit was, for which every pass is refused."""

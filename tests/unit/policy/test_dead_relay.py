@@ -80,6 +80,17 @@ def test_a_dead_proxy_is_left_after_dead_seconds(settled: Bench) -> None:
     assert settled.look(after=1.1) is Action.RESCUE
 
 
+@rule("R4", "R12")
+def test_a_proxy_that_keeps_crashing_is_restarted_by_us_once_and_left_no_later(settled: Bench) -> None:
+    crashing = replace(PROXY, active_state="activating", sub_state="auto-restart", main_pid=0)
+    settled.look(replace(DEAD, proxy=crashing))
+    assert settled.look(after=9.5) is Action.NOTHING
+    assert settled.look(after=1.0) is Action.RESTART_PROXY
+    settled.end(took=3.0)
+    assert settled.look(after=5.0) is Action.NOTHING
+    assert settled.look(after=2.0) is Action.RESCUE
+
+
 def test_without_the_runtime_no_endpoint_is_better(settled: Bench) -> None:
     away = replace(SILENT, runtime=False)
     settled.look(away)

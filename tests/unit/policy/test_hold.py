@@ -218,6 +218,28 @@ def test_a_proxy_that_somebody_stops_under_a_hold_of_ours_is_started(
     assert f"it is {state}" in settled.last.why
 
 
+@rule("R12")
+def test_r12_a_proxy_that_keeps_crashing_under_a_hold_is_restarted_by_us_ever_more_seldom(
+    settled: Bench,
+) -> None:
+    """Each start fails with a torn cache, which our restart sets aside. No pass works under the hold."""
+    held(settled)
+    settled.look(after=HEARTBEAT)
+    crashing = replace(PROXY, active_state="activating", sub_state="auto-restart", main_pid=0)
+    settled.look(replace(HELD, relay=False, proxy=crashing))
+    found = []
+    for number in range(60):  # systemd starts it every second
+        crashing = replace(crashing, invocation_id=str(number))
+        found.append(settled.look(replace(HELD, relay=False, proxy=crashing), after=1.0))
+        if found[-1] is Action.RESTART_PROXY:
+            assert "it keeps crashing" in settled.last.why
+            settled.end()
+    at = [number for number, action in enumerate(found) if action is Action.RESTART_PROXY]
+    assert at[0] <= 10
+    assert 2 <= len(at) <= 4
+    assert set(found) == {Action.NOTHING, Action.RESTART_PROXY}
+
+
 @rule("R4")
 def test_dead_seconds_count_from_the_last_answer_as_far_as_it_is_known(settled: Bench) -> None:
     assert settled.look(DEAD, after=HEARTBEAT) is Action.NOTHING
