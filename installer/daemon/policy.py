@@ -292,8 +292,7 @@ class Policy:
         stays = persons or self.configuration.mode is Mode.REMOVE  # kubelet does not return to the relay
         helps = (untried and snapshot.on_relay) if stays else (untried or not snapshot.on_relay)
         if helps and self._relay.wants_restart(now, snapshot):
-            is_ = "it runs" if snapshot.proxy.running else f"it is {snapshot.proxy.active_state}"
-            is_ = "it keeps crashing" if self._relay.crashes(snapshot) else is_
+            is_ = self._relay.describe(snapshot)
             return Decision(Action.RESTART_PROXY, f"{is_}, and its relay has been silent for {silent:.0f} s")
         return _NOTHING
 

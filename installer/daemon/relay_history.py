@@ -58,8 +58,8 @@ class RelayHistory:
         return self.silent_since is not None and now - since >= self._dead_seconds * share
 
     def is_untried(self, snapshot: PollSnapshot) -> bool:
-        """Whether our proxy has served and is silent, or crashes, and a restart may help. One that was started since its
-        relay last answered may just be slow."""
+        """Whether our proxy has served and is silent, or crashes, and a restart may help. One that was started
+        since its relay last answered may just be slow."""
         served = self._answered == snapshot.proxy.invocation_id
         unknown = self._answered is None and snapshot.on_relay
         ours = bool(snapshot.proxy.loaded_digest)
@@ -70,6 +70,12 @@ class RelayHistory:
         """Whether our proxy exits at each start. A restart by us may help, since it sets a torn cache
         aside."""
         return bool(snapshot.proxy.loaded_digest) and snapshot.proxy.sub_state == "auto-restart"
+
+    def describe(self, snapshot: PollSnapshot) -> str:
+        """What a proxy does whose relay is silent, in words."""
+        if self.crashes(snapshot):
+            return "it keeps crashing"
+        return "it runs" if snapshot.proxy.running else f"it is {snapshot.proxy.active_state}"
 
     def wants_restart(self, now: float, snapshot: PollSnapshot) -> bool:
         """Whether the silence has lasted long enough for a restart: of our proxy that runs or crashes, or of
