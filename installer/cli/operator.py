@@ -35,6 +35,8 @@ def run_report(arguments: argparse.Namespace, options: Options) -> int:
         from installer.report.overview import print_overview
 
         installations = find_installations(api, arguments.namespace, arguments.name)
+        if not installations and (arguments.namespace or arguments.name):
+            raise _not_found(arguments)
         overview = judge_nodes(api, installations, arguments.name)
         rollouts = see_rollouts(api, installations, overview.nodes)
         progress = see_progress(overview.nodes, rollouts, api.now())
@@ -53,8 +55,7 @@ def run_rollout(arguments: argparse.Namespace, options: Options) -> int:
 
         installations = find_installations(api, arguments.namespace, arguments.name)
         if not installations:
-            missing = "no DaemonSet of cri-resmgr-installer was found"
-            raise InvalidInputError([missing], "--context chooses another cluster")
+            raise _not_found(arguments)
         if arguments.action == "status":
             nodes = judge_nodes(api, installations, arguments.name).nodes
             rollouts = rollout.see_rollouts(api, installations, nodes)
@@ -163,6 +164,15 @@ def _print(document: Mapping[str, object], text: str, report: Sequence[Entry], o
     for entry in report:
         sys.stderr.write(f"{one_line(entry.line)}\n")
     return _PENDING if any(entry.grade == "lost" for entry in report) else 0
+
+
+def _not_found(arguments: argparse.Namespace) -> InvalidInputError:
+    """Name what a person has asked for, which may be misspelt."""
+    options = {"--name": arguments.name, "--namespace": arguments.namespace}
+    given = " ".join(f"{option} {value}" for option, value in options.items() if value)
+    missing = f"no DaemonSet of cri-resmgr-installer was found{given and f' with {given}'}"
+    all_of_them = "; `report` without them shows every installation" if given else ""
+    return InvalidInputError([missing], f"--context chooses another cluster{all_of_them}")
 
 
 def _confirm() -> None:

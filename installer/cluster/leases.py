@@ -25,6 +25,7 @@ PROGRAM = "cri-resmgr-installer"
 
 _PERMIT, _PERMIT_LABEL = "permit-", "permit"  # how the names begin, and the value of ROLLOUT
 MOST_PERMITS = 1000  # each question reads all of them, 1 KB each, and they are never deleted
+_PAGE = 250  # Leases of an answer
 _RELEASED_SECONDS = 1  # a Lease's duration has to be above 0
 
 
@@ -88,10 +89,12 @@ def leases_path(namespace: str) -> str:
     return f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases"
 
 
-def rollout_query(generation: str) -> str:
+def rollout_query(generation: str, more: str = "") -> str:
     """Return the query of a LIST of what a node has to know before it begins this generation, without the
-    circuit breakers of others, which stay for ever."""
-    return "?" + urlencode({"labelSelector": f"{ROLLOUT} in ({FLEET},{_PERMIT_LABEL},{generation})"})
+    circuit breakers of others, which stay for ever. A page of it may be as large as the answer of a whole
+    LIST; `more` continues it."""
+    query = {"labelSelector": f"{ROLLOUT} in ({FLEET},{_PERMIT_LABEL},{generation})", "limit": str(_PAGE)}
+    return "?" + urlencode(query | ({"continue": more} if more else {}))
 
 
 def share_of(text: str, nodes: int) -> int:

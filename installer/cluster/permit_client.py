@@ -48,8 +48,10 @@ from installer.cluster.successor import judge, resource_paths
 from installer.cluster.sync import SyncRequest, WorkEnd
 from installer.model.fleet import FLEET, REMOVAL, PermitAnswer, PlannedWork, WorkResult
 from installer.model.instant import parse_time
+from installer.model.jsontext import text_at
 
 _TRIES = 4  # of a write that other nodes thwart
+_PAGES = 10  # of a LIST; the policies allow no more Leases than these have
 _MOVES = 4 + _TRIES  # two lookups of the size, the canaries, a holder; and the circuit breaker
 _NODES_PATH = "/api/v1/nodes"
 _LONGEST = 7200.0  # seconds until a node asks again, whatever others have written down
@@ -140,8 +142,15 @@ class PermitClient:
 
     def _read_state(self, generation: str) -> FleetState:
         """Raises _FailedError."""
-        found = _checked(self._call("GET", self._leases + rollout_query(generation))).get("items")
-        return read_fleet_state(found, generation, self._now)
+        leases, more = list[object](), ""
+        for _ in range(_PAGES):
+            found = _checked(self._call("GET", self._leases + rollout_query(generation, more)))
+            items = found.get("items")
+            leases += items if isinstance(items, list) else []
+            more = text_at(found, "metadata", "continue")
+            if not more:
+                break
+        return read_fleet_state(leases, generation, self._now)
 
     def _count(self, state: FleetState, *, may_be_gone: bool) -> FleetState:
         """Read the size from the DaemonSet, or keep the known one if the DaemonSet is gone. Write a new size

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from installer.inputs.settings import Settings
 
 
-_PERMIT_SLACK = 60.0  # seconds that a permit lasts beyond a pass and its rollback
 _BINARY = "opt/intel/bin/cri-resmgr"
 
 
@@ -50,7 +49,7 @@ def listen_address(listen: str, node_address: str) -> str:
 
 def build_configuration(settings: Settings) -> Configuration:
     """For the child, which has the settings."""
-    from installer.inputs.deadlines import build_deadlines
+    from installer.inputs.deadlines import build_deadlines, build_fleet_rules
 
     deadlines = build_deadlines(settings)
     return Configuration(
@@ -64,14 +63,7 @@ def build_configuration(settings: Settings) -> Configuration:
         converge_seconds=float(deadlines.converge),
         kubelet_seconds=float(deadlines.kubelet),
         refused_is_ready=settings.rollout.refused == "ready",
-        rules=FleetRules(
-            concurrent_restarts=str(settings.rollout.concurrent_restarts),
-            max_failures=str(settings.rollout.max_failures),
-            order=settings.rollout.order,
-            soak_seconds=float(settings.rollout.soak_seconds),
-            hold_seconds=2.0 * deadlines.converge + _PERMIT_SLACK,
-            successor=settings.removal.successor_namespace if settings.removal.successor == "nri" else "",
-        ),
+        rules=build_fleet_rules(settings),
     )
 
 

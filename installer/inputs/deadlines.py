@@ -8,9 +8,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from installer.inputs.settings import Settings
+from installer.model.fleet import FleetRules
 from installer.model.limits import JOB_SLACK, PROXY_SETTLE, RELOAD
 
 _ROLLBACK = 30  # R8: the attempt and its rollback while kubelet hangs on the relay
+_PERMIT_SLACK = 60.0  # that a permit lasts beyond a pass and its rollback
 _BEGIN = 60  # until the first pass: the container's start, the API server, the host's lock
 
 
@@ -34,3 +36,16 @@ def build_deadlines(settings: Settings) -> Deadlines:
     converge = round(RELOAD) + start_proxy + start_kubelet + _ROLLBACK
     absent = max(converge, proxy.dead_seconds + start_proxy + _ROLLBACK)
     return Deadlines(converge, start_kubelet, _BEGIN + converge, absent)
+
+
+def build_fleet_rules(settings: Settings) -> FleetRules:
+    """What the nodes with these settings agree on, and a person's commands read."""
+    rollout, removal = settings.rollout, settings.removal
+    return FleetRules(
+        concurrent_restarts=str(rollout.concurrent_restarts),
+        max_failures=str(rollout.max_failures),
+        order=rollout.order,
+        soak_seconds=float(rollout.soak_seconds),
+        hold_seconds=2.0 * build_deadlines(settings).converge + _PERMIT_SLACK,
+        successor=removal.successor_namespace if removal.successor == "nri" else "",
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -98,8 +99,10 @@ class Rollout:
     """The rollout of one DaemonSet. `waiting`: how many nodes have no available pod; `outdated`: how many
     pods are still to be replaced. `paused`: why a person has paused it, None if it is not paused.
     `permits`: the nodes that may restart kubelet now, and since when, of `limit` at once. `unreadable`:
-    circuit breakers of wanted generations that cannot be parsed. `awaited`: the nodes that are not done,
-    and why; `stuck`: none of them continues before a person has fixed one."""
+    circuit breakers of wanted generations that cannot be parsed. `void`: permits that no node works with, or
+    can have taken by the rules, and why; `blocked`: these are all that there may be. `fault`: why its Leases
+    cannot be read. `awaited`: the nodes that are not done, and why; `stuck`: none of them continues before a
+    person has fixed one."""
 
     daemon_set: str
     nodes: int
@@ -109,6 +112,9 @@ class Rollout:
     limit: int
     generations: tuple[Generation, ...] = ()
     unreadable: tuple[str, ...] = ()
+    void: Mapping[str, str] = field(default_factory=dict)
+    blocked: bool = False
+    fault: str = ""
     outdated: int = 0
     mode: Mode = Mode.INSTALL
     awaited: tuple[NodeGroup, ...] = ()
@@ -119,7 +125,7 @@ class Rollout:
         """Whether no node starts planned work, or no other node starts the wanted generation. Other
         generations are history."""
         stopped = any(each.stopped for each in self.generations if each.current)
-        return self.paused is not None or bool(self.unreadable) or stopped
+        return self.paused is not None or bool(self.unreadable) or stopped or self.blocked
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,15 +161,22 @@ class Overview:
 
     @property
     def well(self) -> bool:
-        """Whether no node needs a person, and none is at work or will be."""
-        return self.progress is None and set(self.counts) <= {NodeHealth.WELL, NodeHealth.PAUSED}
+        """Whether no node needs a person, none is at work or will be, and no rollout is unknown."""
+        at_rest = self.progress is None and not any(each.fault for each in self.rollouts)
+        return at_rest and set(self.counts) <= {NodeHealth.WELL, NodeHealth.PAUSED}
+
+
+def _without_name(reason: str, name: str) -> str:
+    """Return the reason without the name of its node, where that stands as a word: names of Kubernetes'
+    objects have letters, digits, dots and dashes."""
+    return re.sub(rf"(?<![\w.-]){re.escape(name)}(?![\w-]|\.\w)", "NODE", reason)
 
 
 def group_nodes(nodes: Iterable[NodeView]) -> tuple[NodeGroup, ...]:
     """Group nodes by what is wrong with them, the worst first, and of those the most frequent."""
     found: dict[tuple[NodeHealth, str, str], list[str]] = {}
     for node in nodes:
-        reason = node.reason.replace(node.name, "NODE")
+        reason = _without_name(node.reason, node.name)
         found.setdefault((node.health, node.phase, reason), []).append(node.name)
     order = list(NodeHealth)
     groups = [NodeGroup(*key, tuple(sorted(names))) for key, names in found.items()]

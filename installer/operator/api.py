@@ -62,11 +62,13 @@ SHOOT = Limits(seconds=10.0, size=4 << 20, pages=200, list_seconds=30.0)
 class ApiError(Exception):
     """A failed request. `code` is that of HTTP; 0: no answer. `more` continues a list
     whose version has expired. `retry_after`: the seconds after which the server, which has done nothing,
-    asks to try again; 0: it does not."""
+    asks to try again; 0: it does not. `too_large`: the answer, or its page of a list, exceeds the limit."""
 
-    def __init__(self, code: int, message: str, more: str = "", retry_after: float = 0.0) -> None:
+    def __init__(
+        self, code: int, message: str, more: str = "", retry_after: float = 0.0, too_large: bool = False
+    ) -> None:
         super().__init__(f"{code}: {message}" if code else message)
-        self.code, self.more, self.retry_after = code, more, retry_after
+        self.code, self.more, self.retry_after, self.too_large = code, more, retry_after, too_large
 
     @property
     def missing(self) -> bool:

@@ -20,6 +20,10 @@ from urllib3 import HTTPConnectionPool, HTTPSConnectionPool
 from urllib3.connection import HTTPConnection, HTTPSConnection
 
 
+class TooLargeError(OSError):
+    """The answer exceeds its size."""
+
+
 @dataclass(slots=True)
 class Bounds:
     """The bounds of the answer that is being read. `end` is monotonic."""
@@ -82,7 +86,7 @@ class _Source(io.RawIOBase):
         count: int | None = self._raw.readinto(buffer)
         self._bounds.size -= count or 0
         if self._bounds.size < 0:
-            raise OSError("it exceeds the size limit of an answer")
+            raise TooLargeError("it exceeds the size limit of an answer")
         return count
 
     def close(self) -> None:

@@ -28,13 +28,14 @@ from urllib3.exceptions import HTTPError, ReadTimeoutError
 
 from installer.errors import InvalidInputError
 from installer.operator.api import KUBECTL, MERGE, USUAL, ApiError, KubeApi, Limits, Page, Resource
-from installer.operator.bounded import Bounds, bind, bounded, end_of, ending
+from installer.operator.bounded import Bounds, TooLargeError, bind, bounded, end_of, ending
 from installer.operator.kube_objects import Object, cut_line, items_at, mapping_at, text_at
 
 _CONNECT_SECONDS = 5.0
 _FAR = float("inf")
 _GRACE = 20.0  # seconds: a server may end a watch so late
 _CONNECTIONS = 24
+_SMALLER = 8  # times, where a page of a list is too large: others' objects may have 1.5 MB each
 _TEXT = 4096  # characters of an error that are read
 _LONGEST_PAUSE = 5.0  # seconds, whatever the Retry-After of a server says
 
@@ -54,16 +55,19 @@ class KubeClient(KubeApi):
 
     def list_pages(self, resource: Resource, selector: str = "", namespace: str = "") -> Iterator[Page]:
         end = end_of(self._limits.list_seconds)
-        query = {"limit": str(self._limits.page), "labelSelector": selector}
+        query, page = {"labelSelector": selector}, self._limits.page
         version = ""
         for _ in range(self._limits.pages):
-            given = {key: value for key, value in query.items() if value}
+            given = {key: value for key, value in query.items() if value} | {"limit": str(page)}
             try:
                 body = self._read(resource.path(namespace), given, end)
             except ApiError as error:
-                if not (error.expired and error.more):
+                if error.too_large and page > 1:
+                    page = max(1, page // _SMALLER)
+                elif error.expired and error.more:
+                    query["continue"] = error.more
+                else:
                     raise
-                query["continue"] = error.more
                 continue
             if not text_at(body, "kind").endswith("List"):
                 raise ApiError(0, f"the answer for {resource.plural} is not a list")
@@ -270,9 +274,16 @@ def _translated() -> Iterator[None]:
         # An event of a watch has its code only in its text.
         raise _refusal(int(error.status or 0), error.body or "", str(error.reason)) from None
     except (HTTPError, OSError) as error:
-        raise ApiError(0, f"no answer: {_cause(error)}") from None
+        raise ApiError(0, f"no answer: {_cause(error)}", too_large=_is_too_large(error)) from None
     except (ValueError, RecursionError) as error:
         raise ApiError(0, f"an answer that is not the API's: {cut_line(str(error))}") from None
+
+
+def _is_too_large(error: BaseException | None) -> bool:
+    """Whether a read was given up for its size, however the library wraps that."""
+    while error is not None and not isinstance(error, TooLargeError):
+        error = error.__cause__ or error.__context__
+    return error is not None
 
 
 def _refusal(code: int, content: str | bytes, reason: str, retry_after: str = "") -> ApiError:

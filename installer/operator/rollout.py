@@ -4,7 +4,7 @@ pause, resume and retry."""
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from pydantic import ValidationError
@@ -12,15 +12,16 @@ from pydantic import ValidationError
 from installer.cluster.leases import build_lease
 from installer.cluster.size import all_poll_within, measure
 from installer.errors import InvalidInputError
-from installer.inputs.settings import RolloutSettings
+from installer.inputs.deadlines import build_fleet_rules
+from installer.inputs.settings import Settings
 from installer.model.event import name_some
 from installer.model.fleet import FLEET, ROLLOUT, FleetRules
 from installer.model.hold import PAUSE_ANNOTATION
 from installer.model.names import Mode
 from installer.model.overview import NodeView, Rollout
-from installer.operator.api import CONFIG_MAPS, LEASES, KubeApi
+from installer.operator.api import CONFIG_MAPS, LEASES, ApiError, KubeApi
 from installer.operator.inventory import Installed
-from installer.operator.kube_objects import Object, mapping_at
+from installer.operator.kube_objects import Object, cut_line
 from installer.operator.removal_daemonset import parse_settings_map, settings_map_of
 from installer.operator.rollout_view import (
     Released,
@@ -40,17 +41,23 @@ def see_rollouts(
     api: KubeApi, installations: Sequence[Installed], nodes: Collection[NodeView]
 ) -> tuple[Rollout, ...]:
     """Return the rollout of each instance: that of its removal, where there is one, for that is what its
-    nodes do then. `nodes` are those of all instances. Raises ApiError."""
+    nodes do then. `nodes` are those of all instances. One that cannot be read says why."""
     rollouts = []
     for installed in _one_for_each_instance(installations):
-        leases = read_leases(_list_leases(api, installed), api.now())
-        rollouts.append(build_rollout(installed, leases, _read_rules(api, installed), nodes))
+        try:
+            rules = _read_rules(api, installed)
+            leases = read_leases(_list_leases(api, installed), api.now(), rules)
+            rollouts.append(build_rollout(installed, leases, rules, nodes))
+        except ApiError as error:
+            name = f"{installed.namespace}/{installed.name}"
+            rollouts.append(Rollout(name, 0, 0, None, (), 0, mode=installed.mode, fault=cut_line(str(error))))
     return tuple(rollouts)
 
 
 def pause(api: KubeApi, installations: Sequence[Installed], why: str) -> None:
-    """Let no node begin planned work until `resume`. Raises ApiError."""
-    for installed in _one_for_each_instance(installations):
+    """Let no node begin planned work until `resume`. Raises ApiError, after all of them were tried."""
+
+    def pause_one(installed: Installed) -> None:
         namespace, patch = rollout_namespace(installed), build_pause(why)
         lease = build_lease(FLEET, namespace, FLEET, annotations={PAUSE_ANNOTATION: why})
         if not (
@@ -58,11 +65,28 @@ def pause(api: KubeApi, installations: Sequence[Installed], why: str) -> None:
         ):
             api.merge(LEASES, namespace, FLEET, patch)  # a node has created it meanwhile
 
+    _for_each_instance(installations, pause_one)
+
 
 def resume(api: KubeApi, installations: Sequence[Installed]) -> None:
-    """End the pause. Raises ApiError."""
-    for installed in _one_for_each_instance(installations):
+    """End the pause. Raises ApiError, after all of them were tried."""
+
+    def resume_one(installed: Installed) -> None:
         api.merge_present(LEASES, rollout_namespace(installed), FLEET, build_pause(None))
+
+    _for_each_instance(installations, resume_one)
+
+
+def _for_each_instance(installations: Sequence[Installed], act: Callable[[Installed], None]) -> None:
+    """Act on each rollout: a failure of one keeps none of the others from it. Raises ApiError at the end."""
+    failed = list[str]()
+    for installed in _one_for_each_instance(installations):
+        try:
+            act(installed)
+        except ApiError as error:
+            failed.append(f"{rollout_namespace(installed)}: {error}")
+    if failed:
+        raise ApiError(0, f"{'; '.join(failed)}; the others are done")
 
 
 def build_pause(why: str | None) -> dict[str, Any]:
@@ -75,16 +99,22 @@ def retry(api: KubeApi, installations: Sequence[Installed]) -> tuple[str, ...]:
     """Release the generations that were stopped. Returns, in sentences, what it did and what nodes do then;
     nothing where nothing was stopped. Raises ApiError."""
     said = list[str]()
-    for installed in _one_for_each_instance(installations):
-        leases = read_leases(_list_leases(api, installed), api.now())
+
+    def retry_one(installed: Installed) -> None:
+        rules = _read_rules(api, installed)
+        leases = read_leases(_list_leases(api, installed), api.now(), rules)
         nodes = measure(installed.daemon_set, "", 0.0).nodes
-        released = to_retry(leases, _read_rules(api, installed), nodes)
+        released = to_retry(leases, rules, nodes)
         for each in released:
             api.delete(LEASES, rollout_namespace(installed), each.lease)
-            said.append(_describe(each))
+        said.extend(_describe(each) for each in released if each.generation)
+        for why in dict.fromkeys(each.why for each in released if not each.generation):
+            said.append(f"deleted {name_some([each.lease for each in released if each.why == why])}: {why}")
         if released:
             seconds = max(60, math.ceil(all_poll_within(nodes)))
             said.append(f"nodes that wait ask again within {seconds} s")
+
+    _for_each_instance(installations, retry_one)
     return tuple(said)
 
 
@@ -97,8 +127,6 @@ def _one_for_each_instance(installations: Sequence[Installed]) -> list[Installed
 
 
 def _describe(released: Released) -> str:
-    if not released.generation:
-        return f"deleted Lease {released.lease}: {released.why}"
     said = f"released generation {released.generation[:12]}, which starts again with canaries"
     if not released.failed:
         return said
@@ -128,12 +156,6 @@ def _read_rules(api: KubeApi, installed: Installed) -> FleetRules:
 def rules_of(settings: Mapping[str, Any]) -> FleetRules:
     """Return the rules in the settings of the nodes, which follow the defaults if these are invalid."""
     try:
-        given = RolloutSettings.model_validate(mapping_at(settings, "rollout"))
+        return build_fleet_rules(Settings.model_validate(settings))
     except ValidationError:
         return FleetRules()
-    return FleetRules(
-        concurrent_restarts=str(given.concurrent_restarts),
-        max_failures=str(given.max_failures),
-        order=given.order,
-        soak_seconds=float(given.soak_seconds),
-    )

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from installer.cluster.breaker import Breaker, is_over, read_breaker, stopped
-from installer.cluster.leases import Permit, breaker_name, permits_of, read_permits
+from installer.cluster.leases import Permit, breaker_name, permit_name, permits_of, read_permits
 from installer.cluster.rollout import read_pause
 from installer.cluster.size import measure
 from installer.model.daemon import Phase
@@ -23,20 +23,23 @@ _BREAKER = breaker_name("")
 _WINDOW = 3600.0  # seconds; nodes that finished earlier say nothing of the present pace
 _FEWEST = 3  # nodes; the pace of fewer is chance
 _EDITED = "no node could parse it or start its generation, which canaries start again"
-_LOST = "it was dated too far ahead for any node to take it, and is free now"
+_AHEAD = "its term is further ahead than any node dates it"
+_UNUSED = "no node may use a permit of its number"
 
 
 @dataclass(frozen=True, slots=True)
 class RolloutLeases:
     """The Leases of a rollout's namespace. `paused`: why planned work is stopped, None if it is not.
     `permits`: those in use. `breakers`: the last begun first. `unreadable`: circuit breakers that were edited
-    by hand. `void`: permits that no node can have taken by the rules, and why."""
+    by hand. `void`: permits that no node works with, or can have taken by the rules, and why. `free`: the
+    numbers of those that are not in use."""
 
     paused: str | None
     permits: tuple[Permit, ...]
     breakers: tuple[Breaker, ...]
     unreadable: tuple[str, ...]
     void: Mapping[str, str]
+    free: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +53,9 @@ class Released:
     why: str = ""
 
 
-def read_leases(leases: list[Object], now: float) -> RolloutLeases:
+def read_leases(leases: list[Object], now: float, rules: FleetRules) -> RolloutLeases:
+    """A node that takes over the permit of one that is gone lets its own term begin when the other's is over
+    (`Permit`), and works meanwhile: that may be as far ahead as a permit is held."""
     permits = read_permits(leases)
     held = tuple(permit for permit in permits if permit.is_held(now))
     breakers, unreadable = list[Breaker](), list[str]()
@@ -62,8 +67,10 @@ def read_leases(leases: list[Object], now: float) -> RolloutLeases:
             except ValueError:
                 unreadable.append(name)
     breakers.sort(key=lambda breaker: -breaker.begun)
-    void = {permit.name: _LOST for permit in permits if permit.is_lost(now)} | dict(_find_surplus(held))
-    return RolloutLeases(find_pause(leases), held, tuple(breakers), tuple(unreadable), void)
+    ahead = {each.name: _AHEAD for each in permits if each.is_ahead(now + rules.hold_seconds)}
+    free = tuple(sorted(each.index for each in permits if not each.is_held(now)))
+    void = dict(_find_surplus(held)) | ahead
+    return RolloutLeases(find_pause(leases), held, tuple(breakers), tuple(unreadable), void, free)
 
 
 def find_pause(leases: Iterable[Object]) -> str | None:
@@ -76,8 +83,7 @@ def _find_surplus(permits: Iterable[Permit]) -> Iterator[tuple[str, str]]:
     holders = set[str]()
     for permit in sorted(permits, key=lambda permit: permit.index):
         if permit.holder in holders - {""}:
-            what = f"node {permit.node} holds another permit and needs only one, so this permit is free now"
-            yield permit.name, what
+            yield permit.name, f"node {permit.node} holds another permit and needs only one"
         holders.add(permit.holder)
 
 
@@ -89,7 +95,9 @@ def to_retry(leases: RolloutLeases, rules: FleetRules, nodes: int) -> tuple[Rele
         for each in leases.breakers
         if stopped(each, rules, nodes)
     ]
-    wrong = {**dict.fromkeys(leases.unreadable, _EDITED), **leases.void}
+    limit = permits_of(rules.concurrent_restarts, nodes)
+    unused = {permit_name(each): _UNUSED for each in leases.free if each >= limit}
+    wrong = {**dict.fromkeys(leases.unreadable, _EDITED), **unused, **leases.void}
     return (*found, *(Released(name, why=why) for name, why in wrong.items()))
 
 
@@ -114,6 +122,8 @@ def build_rollout(
         _build_generation(each, stopped(each, rules, size.nodes), rules, ours, each.generation in current)
         for each in breakers
     ]
+    limit = permits_of(rules.concurrent_restarts, size.nodes)
+    working = [each for each in leases.permits if leases.void.get(each.name) != _AHEAD]
     updated = number_at(installed.daemon_set, "status", "updatedNumberScheduled")
     outdated = max(0, size.nodes - updated)
     return Rollout(
@@ -121,8 +131,10 @@ def build_rollout(
         nodes=size.nodes,
         waiting=size.waiting,
         paused=leases.paused,
-        permits=tuple((each.node or each.name, plain_time(each.taken)) for each in leases.permits),
-        limit=permits_of(rules.concurrent_restarts, size.nodes),
+        permits=tuple((each.node or each.name, plain_time(each.taken)) for each in working),
+        limit=limit,
+        void=leases.void,
+        blocked=not working and len(leases.permits) >= limit,
         generations=tuple(sorted(generations, key=lambda each: not each.current)),
         unreadable=tuple(
             name for name in leases.unreadable if not wanted or name in map(breaker_name, wanted)

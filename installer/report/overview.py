@@ -69,6 +69,8 @@ def summarise(overview: Overview) -> str:
         return f"STOPPED: planned work waits for an operator; {said + '; ' if said else ''}{rest}"
     if set(counts) & set(NEED_A_PERSON):
         return f"NOT WELL: {said}; {rest}"
+    if any(each.fault for each in overview.rollouts):
+        return f"UNKNOWN: the Leases of a rollout cannot be read; {said + '; ' if said else ''}{rest}"
     if NodeHealth.WORKING in counts or overview.progress:
         return f"AT WORK: {said + '; ' if said else ''}{rest}"
     return f"WELL: {rest}" + (f", {said}" if said else "")
@@ -84,7 +86,7 @@ def _head(overview: Overview, color: bool) -> Iterator[str]:
     if not overview.installations and overview.nodes:
         yield "no DaemonSet of cri-resmgr-installer was found"
     for rollout in overview.rollouts:
-        if rollout.is_stopped or rollout.permits or overview.progress:
+        if rollout.is_stopped or rollout.permits or rollout.fault or overview.progress:
             yield from rollout_lines(rollout, color)
     if overview.progress:
         yield f"  {describe_progress(overview.progress)}"

@@ -17,13 +17,13 @@ _NAMED = 5  # failures
 
 def print_rollouts(rollouts: Sequence[Rollout], output: str, stream: TextIO) -> int:
     """Write them to `stream`; return the exit code: 0, or 3 where planned work is stopped, or stalled until
-    a person has fixed a node."""
+    a person has fixed a node, or unknown."""
     if output == "json":
         write_json({"schema": _SCHEMA, "rollouts": [rollout_json(each) for each in rollouts]}, stream)
     else:
         color = wants_color(stream)
         stream.write("".join(f"{line}\n" for each in rollouts for line in _all_lines(each, color)))
-    return 3 if any(each.is_stopped or each.stuck for each in rollouts) else 0
+    return 3 if any(each.is_stopped or each.stuck or each.fault for each in rollouts) else 0
 
 
 def _all_lines(rollout: Rollout, color: bool) -> Iterator[str]:
@@ -61,12 +61,18 @@ def rollout_lines(rollout: Rollout, color: bool = False) -> Iterator[str]:
     ready = rollout.nodes - rollout.waiting
     removal = ", a removal" if rollout.mode is Mode.REMOVE else ""
     head = f"{one_line(rollout.daemon_set)}{removal}: {ready} of {rollout.nodes} pods are available"
-    yield paint(head, BOLD, color)
+    yield paint(head if not rollout.fault else one_line(rollout.daemon_set), BOLD, color)
+    if rollout.fault:
+        yield paint(f"  its Leases cannot be read: {one_line(rollout.fault)}", RED, color)
+        return
     if rollout.paused is not None:
         what = f"  paused: {one_line(rollout.paused) or 'no reason given'} (`rollout resume` ends it)"
         yield paint(what, YELLOW, color)
     held = name_some([f"{one_line(node)} since {since}" for node, since in rollout.permits])
     yield f"  permits: {len(rollout.permits)} of {rollout.limit} in use{f': {held}' if held else ''}"
+    for why in dict.fromkeys(rollout.void.values()):
+        names = name_some([one_line(name) for name, each in rollout.void.items() if each == why])
+        yield paint(f"  {names}: {why} (`rollout retry` deletes it)", RED, color)
     for each in rollout.generations:
         if each.current:
             yield from _generation_lines(each, color)

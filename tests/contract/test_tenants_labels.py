@@ -5,14 +5,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from installer.operator.api import CONFIG_MAPS as CONFIG_MAPS_OF_A_CLIENT
+from installer.operator.api import KUBECTL
+from installer.operator.kube import connect_with
 from tests.lib.throwaway.fleet import DAEMON_SETS, LEASES, PODS, Fleet, build_pod
-from tests.lib.throwaway.installed_fleet import CONFIG_MAPS, VALUES, World, node
+from tests.lib.throwaway.installed_fleet import CONFIG_MAPS, VALUES, World, node, two_installations
 from tests.lib.throwaway.kubeserver import Kind, Name
 
 OURS = {
@@ -73,6 +77,39 @@ def test_no_command_takes_a_tenants_objects_for_ours(begin: Begin, instance: str
     assert INSTALLED not in world.server.objects
     for each in theirs:
         assert "deletionTimestamp" not in world.server.objects[each]["metadata"]
+
+
+def test_a_name_that_no_installation_has_is_said_by_every_command(begin: Begin) -> None:
+    world = begin(n1="ready")
+    for verb in (("report",), ("rollout", "status")):
+        ran = world.run(*verb[1:], "--name", "typo", verb=verb[0])
+        assert ran.returncode == 2, ran.stdout
+        assert "no DaemonSet of cri-resmgr-installer was found with --name typo" in ran.stderr
+
+
+def test_a_page_that_is_too_large_is_asked_for_again_in_smaller_ones(begin: Begin) -> None:
+    world = begin(n1="ready")
+    for at in range(30):
+        large = {"name": f"large-{at}", "labels": OURS, "annotations": {"x": "y" * 5000}}
+        world.server.create(CONFIG_MAPS, "resources", {"metadata": large})
+    limits = replace(KUBECTL, size=40_000)
+    with closing(connect_with(world.server.kubeconfig().encode(), limits)) as api:
+        found = list(api.list_objects(CONFIG_MAPS_OF_A_CLIENT, "", "resources"))
+    assert sum(each["metadata"]["name"].startswith("large-") for each in found) == 30
+
+
+def test_the_failure_of_one_installation_keeps_no_command_from_the_others(tmp_path: Path) -> None:
+    with two_installations(tmp_path) as world:
+        world.server.fail(part="/namespaces/first-rollout/", code=403)
+        paused = world.run("pause", "--why", "a Friday", verb="rollout")
+        assert paused.returncode != 0
+        assert "first-rollout" in paused.stderr
+        fleet = world.server.get(Name(LEASES, "second-rollout", "fleet"))
+        assert "a Friday" in fleet["metadata"]["annotations"].values()
+        shown = world.run("status", verb="rollout")
+        assert shown.returncode == 3
+        assert "its Leases cannot be read: 403" in shown.stdout
+        assert "paused: a Friday" in shown.stdout
 
 
 def test_a_daemon_set_that_nothing_proves_is_named_and_left(begin: Begin) -> None:

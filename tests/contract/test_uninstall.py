@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any, cast
 
@@ -29,6 +29,7 @@ from tests.lib.throwaway.installed_fleet import (
     VALUES,
     World,
     node,
+    two_installations,
 )
 from tests.lib.throwaway.kubeserver import Name
 
@@ -392,23 +393,6 @@ def test_a_removal_of_some_nodes_does_not_stand_for_all(begin: Begin, values: Pa
     with pytest.raises(RolledBackError, match="n2: the existing removal does not select it"):
         world.uninstall(UninstallOptions(wait=30))
     assert Name(ACCOUNTS, "resources", "cri-resmgr-installer") in world.server.objects
-
-
-@contextmanager
-def two_installations(tmp_path: Path) -> Iterator[World]:
-    """Each has a pool of its own."""
-    values = dict.fromkeys(("first", "second"), tmp_path)
-    for name, host in (("first", "n1"), ("second", "n2")):
-        values[name] = tmp_path / f"{name}.yaml"
-        given = VALUES.replace("agent: {enabled: true}\n", "").replace(
-            ", default: 'policy: {Active: none}'", ""
-        )
-        values[name].write_text(f"{given}name: {name}\nnodes: [{host}]\n")
-    with Fleet(n1="ready", n2="ready") as fleet:
-        world = World(fleet, values["first"])
-        fleet.apply(ManifestOptions(values=values["second"]))
-        fleet.rest()
-        yield world
 
 
 def test_the_nodes_of_another_installation_stay_as_they_are(tmp_path: Path) -> None:

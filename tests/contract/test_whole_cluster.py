@@ -196,10 +196,9 @@ def test_a_retry_says_of_each_lease_why_it_goes(fleet: Fleet, run: Run) -> None:
     ):
         fleet.server.create(LEASES, place, build_permit(Permit(name), place, holder, begins, 600))
     assert run("rollout", "retry").stdout.strip().split("; ") == [
-        "deleted Lease breaker-edited: no node could parse it or start its generation, which canaries "
-        "start again",
-        "deleted Lease permit-2: it was dated too far ahead for any node to take it, and is free now",
-        "deleted Lease permit-1: node n1 holds another permit and needs only one, so this permit is free now",
+        "deleted breaker-edited: no node could parse it or start its generation, which canaries start again",
+        "deleted permit-2: its term is further ahead than any node dates it",
+        "deleted permit-1: node n1 holds another permit and needs only one",
         "nodes that wait ask again within 60 s",
     ]
 

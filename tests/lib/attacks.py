@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 
 import pytest
@@ -170,10 +171,37 @@ def test_a_lease_is_not_filled_with_what_manages_it(scene: Robbed, kind: str) ->
         {"f:metadata": {"f:annotations": {f"f:{MUCH}": {}}}},
         {"f:spec": {f"f:{MUCH}": {}}},
         {"f:metadata": {"f:labels": {f"f:{ROLLOUT}": {f"f:{MUCH}": {}}}}},
+        {"f:metadata": {f"f:{'x' * 60}{at}": {f"f:{ROLLOUT}": {}} for at in range(8)}},
+        {"f:spec": {f"f:{'x' * 60}{at}": {} for at in range(8)}},
     )
     for fields in filled:
         permit["metadata"]["managedFields"] = [managed | {"fieldsV1": fields}]
         assert "managedFields" in refused(scene, "POST", THERE, permit).says
+
+
+def test_all_permits_that_a_thief_may_write_fit_into_what_a_node_reads(scene: Robbed) -> None:
+    """A node reads 4 MiB, and there may be a thousand permits."""
+    permit = build_permit(Permit("permit-7"), PLACE, scene.identity(OURS), time.time(), 814)
+    keys: Object = {f"f:{key}": {} for key in permit["metadata"]["labels"]} | {".": {}}
+    spec = ("holderIdentity", "leaseDurationSeconds", "leaseTransitions", "acquireTime", "renewTime")
+    fields = {
+        "f:metadata": dict.fromkeys((".", "f:labels", "f:annotations", "f:ownerReferences"), keys),
+        "f:spec": {f"f:{key}": {} for key in spec},
+    }
+    permit["metadata"]["managedFields"] = [
+        {
+            "manager": f"{at}".ljust(128, "x"),
+            "operation": "Update",
+            "apiVersion": "coordination.k8s.io/v1",
+            "time": "2030-01-01T00:00:00Z",
+            "fieldsType": "FieldsV1",
+            "fieldsV1": fields,
+        }
+        for at in range(2)
+    ]
+    answer = scene.thief.call("POST", THERE, permit)
+    assert answer.ok, answer
+    assert len(json.dumps(answer.body, separators=(",", ":"))) < 3500
 
 
 def test_a_lease_is_not_filled_by_many_managers(scene: Robbed, held: str) -> None:

@@ -177,6 +177,22 @@ def test_nodes_with_the_same_reason_are_one_group_whatever_their_names() -> None
     assert not SEEN.well
 
 
+@pytest.mark.parametrize(
+    ("node", "reason", "shown"),
+    [
+        ("c", "its selector is cached: c.example.org", "its selector is cached: c.example.org"),
+        ("node1", "node10 has it, node1 has not", "node10 has it, NODE has not"),
+        ("a.b", "node a.b. It is silent", "node NODE. It is silent"),
+        ("n1", "n1-pool, n1: full", "n1-pool, NODE: full"),
+    ],
+)
+def test_the_name_of_a_node_is_taken_from_its_reason_where_it_is_a_word(
+    node: str, reason: str, shown: str
+) -> None:
+    (group,) = group_nodes([NodeView(node, NodeHealth.TROUBLE, reason)])
+    assert group.reason == shown
+
+
 def test_the_text_names_some_nodes_of_each_group_and_all_where_asked() -> None:
     text = render_overview(SEEN)
     assert "7  not ready, failed: NODE has no space" in text

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from installer.cluster.breaker import Breaker, Failure, build_breaker
+from installer.cluster.leases import Permit, build_permit
 from installer.model.daemon import Phase
 from installer.model.fleet import FleetRules
 from installer.model.names import COMPONENTS, STATUS, Mode
@@ -40,7 +41,7 @@ def installed(mode: Mode = Mode.INSTALL, nodes: int = 3, updated: int = 3) -> In
 def view(*breakers: Breaker, nodes: tuple[NodeView, ...] = (), what: Installed | None = None) -> Rollout:
     what = what or installed()
     leases: list[Any] = [build_breaker(breaker, PLACE, RULES, 3) for breaker in breakers]
-    return build_rollout(what, read_leases(leases, NOW), RULES, nodes)
+    return build_rollout(what, read_leases(leases, NOW, RULES), RULES, nodes)
 
 
 def node(name: str, wanted: str, health: NodeHealth = NodeHealth.WELL, **more: Any) -> NodeView:
@@ -72,6 +73,17 @@ def test_a_stopped_generation_that_is_asked_for_needs_a_person() -> None:
     assert "generation bad is stopped: it failed on node n2: it exits at once" in text
     assert "not done: 1 working, waiting (n3)" in text
     assert "earlier generations: good" in text
+
+
+@rule("R13")
+def test_permits_that_no_node_works_with_are_named_and_stop_everything() -> None:
+    """`report` called a fleet well whose only permit a thief had dated ahead."""
+    leases: list[Any] = [build_permit(Permit("permit-0"), PLACE, "n1/uid", NOW + 10_000, 86_400)]
+    seen = build_rollout(installed(), read_leases(leases, NOW, RULES), RULES, (node("n1", "good"),))
+    code, text = said(seen)
+    assert code == 3
+    assert "permits: 0 of 1 in use" in text
+    assert "permit-0: its term is further ahead than any node dates it (`rollout retry` deletes it)" in text
 
 
 def test_where_nodes_say_nothing_the_last_one_that_was_begun_is_asked_for() -> None:

@@ -8,7 +8,8 @@ import json
 import os
 import subprocess
 import sys
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -115,3 +116,20 @@ class World:
 
 def node(name: str) -> Name:
     return Name(NODES, "", name)
+
+
+@contextmanager
+def two_installations(tmp_path: Path) -> Iterator[World]:
+    """Each has a pool of its own."""
+    values = dict.fromkeys(("first", "second"), tmp_path)
+    for name, host in (("first", "n1"), ("second", "n2")):
+        values[name] = tmp_path / f"{name}.yaml"
+        given = VALUES.replace("agent: {enabled: true}\n", "").replace(
+            ", default: 'policy: {Active: none}'", ""
+        )
+        values[name].write_text(f"{given}name: {name}\nnodes: [{host}]\n")
+    with Fleet(n1="ready", n2="ready") as fleet:
+        world = World(fleet, values["first"])
+        fleet.apply(ManifestOptions(values=values["second"]))
+        fleet.rest()
+        yield world

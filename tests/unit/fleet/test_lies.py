@@ -34,7 +34,7 @@ THE_BREAKER = f"{LEASES}/{breaker_name('one')}"
 
 def see(store: Store) -> RolloutLeases:
     leases: list[Any] = [found for path, found in store.objects.items() if path.startswith(LEASES)]
-    return read_leases(leases, store.now)
+    return read_leases(leases, store.now, RULES)
 
 
 def put_permit(store: Store, index: int, **spec: Any) -> None:
@@ -119,6 +119,25 @@ def test_a_holder_that_names_no_node_is_not_looked_up(store: Store) -> None:
     put_permit(store, 0, holderIdentity="person", **term)
     assert not Node(store, "a", RULES).begin(REPAIR).granted
     assert not [path for _, path in store.requests if path.startswith("/api/v1/nodes")]
+
+
+def test_a_retry_frees_what_a_thief_has_dated_ahead_for_a_day(store: Store) -> None:
+    """The policies cannot read a clock. Whoever took over from a node that is gone is at work."""
+    store.size(3)
+    day = {"leaseDurationSeconds": 86_400, "acquireTime": later(store, 3 * 3600)}
+    put_permit(store, 0, holderIdentity="x/uid-x", renewTime=later(store, 3 * 3600), **day)
+    put_permit(store, 1, holderIdentity="y/uid-y", renewTime=later(store, RULES.hold_seconds - 5), **day)
+    assert [each.lease for each in to_retry(see(store), RULES, 3)] == ["permit-0"]
+    assert [permit.node for permit in see(store).permits] == ["x", "y"]
+
+
+def test_a_retry_deletes_permits_of_numbers_that_no_node_may_use(store: Store) -> None:
+    """Each node reads all of them. One that is in use stays."""
+    store.size(3)
+    for index in range(5):
+        put_permit(store, index, renewTime=later(store, -300), leaseDurationSeconds=1)
+    put_permit(store, 3, holderIdentity="x/u", renewTime=later(store, 0), leaseDurationSeconds=800)
+    assert [each.lease for each in to_retry(see(store), RULES, 3)] == ["permit-1", "permit-2", "permit-4"]
 
 
 def test_who_takes_over_a_permit_lets_its_term_begin_when_the_other_ends(store: Store) -> None:

@@ -29,7 +29,7 @@ THE_BREAKER = f"{LEASES}/{breaker_name(NEW.generation)}"
 
 def see(store: Store) -> RolloutLeases:
     leases: list[Any] = [found for path, found in store.objects.items() if path.startswith(f"{LEASES}/")]
-    return read_leases(leases, store.now)
+    return read_leases(leases, store.now, RULES)
 
 
 def test_a_rollout_is_seen_paused_resumed_and_retried(store: Store) -> None:

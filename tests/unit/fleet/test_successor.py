@@ -197,7 +197,7 @@ def test_the_failure_of_an_earlier_removal_is_not_shown_as_that_of_this_one() ->
         leases: list[Any] = [
             found for path, found in removals.store.objects.items() if path.startswith(LEASES)
         ]
-        return build_rollout(installed, read_leases(leases, removals.store.now), RULES, ()).is_stopped
+        return build_rollout(installed, read_leases(leases, removals.store.now, RULES), RULES, ()).is_stopped
 
     assert is_stopped()
     removals.begin()
