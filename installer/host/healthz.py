@@ -1,4 +1,4 @@
-"""Ask kubelet's healthz in the host's network namespace, and believe it only if kubelet itself listens there.
+"""Ask kubelet's healthz in the host's network namespace, and believe it only if kubelet's unit listens there.
 
 The port is unprivileged: whoever binds it first could answer in kubelet's name.
 
@@ -22,6 +22,7 @@ from urllib.parse import urlsplit
 
 from installer.errors import UnservableHostError, is_shortage, remedy_for
 from installer.host.chase import opened
+from installer.host.unit_processes import others_of_unit
 from installer.model.host import Health
 from installer.model.limits import ANSWER_SECONDS
 
@@ -127,30 +128,48 @@ class HostHealthz:
 
 
 def _listening(root: Path, pid: int, host: str, port: int) -> Health:
-    """Who listens there. OK: that process; FOREIGN: another one; UNWELL: none. Raises OSError if the process
-    cannot be read."""
-    with opened(root, "/proc", follow=True) as (proc, _stat):
-        place = Path(proc) / str(pid)
-        sockets = {f"socket:[{inode}]" for inode in _listeners(place / "net", host, port)}
+    """Who listens there. OK: a process of that one's service; FOREIGN: another one; UNWELL: none. Raises
+    OSError if the process cannot be read."""
+    with opened(root, "/proc", follow=True) as (place, _stat):
+        proc = Path(place)
+        sockets = _listeners(proc / str(pid) / "net", host, port)
         if not sockets:
             return Health.UNWELL
-        for descriptor in os.listdir(place / "fd"):
-            with suppress(FileNotFoundError):  # closed meanwhile
-                sockets.discard(os.readlink(place / "fd" / descriptor))
-            if not sockets:
-                return Health.OK
-        return Health.FOREIGN
+        sockets -= _open_files(proc, pid)
+        for other in others_of_unit(proc, pid) if sockets else ():
+            with suppress(OSError):  # it has ended
+                sockets -= _open_files(proc, other)
+        return Health.FOREIGN if sockets else Health.OK
 
 
-def _listeners(net: Path, host: str, port: int) -> Iterator[str]:
-    """The inodes of the sockets that listen at that address or at any (proc_net_tcp(5)). Listening sockets
-    come first in these files; the others, which may be very many, are not read."""
-    address = ipaddress.ip_address(host)
+def _open_files(proc: Path, pid: int) -> set[str]:
+    found, place = set[str](), proc / str(pid) / "fd"
+    for descriptor in os.listdir(place):
+        with suppress(FileNotFoundError):  # closed meanwhile
+            found.add(os.readlink(place / descriptor))
+    return found
+
+
+def _listeners(net: Path, host: str, port: int) -> set[str]:
+    """The sockets that get what is sent to that address, as /proc/PID/fd names them: those that listen there,
+    or else at any address of its version, or else at any address at all (which an IPv6 socket may refuse)."""
+    address, any4, any6 = ipaddress.ip_address(host), bytes(4), bytes(16)
     mapped = address if address.version == 6 else ipaddress.IPv6Address(f"::ffff:{host}")
-    wanted = {"tcp6": {_kernel(mapped.packed), _kernel(bytes(16))}}
+    exact, version4 = {("tcp6", _kernel(mapped.packed))}, set[tuple[str, str]]()
     if address.version == 4:
-        wanted["tcp"] = {_kernel(address.packed), _kernel(bytes(4))}
-    for name, addresses in wanted.items():
+        exact.add(("tcp", _kernel(address.packed)))
+        version4.add(("tcp", _kernel(any4)))
+    found = list(_read_listeners(net, port))
+    for tier in (exact, version4, {("tcp6", _kernel(any6))}):
+        if sockets := {f"socket:[{inode}]" for place, inode in found if place in tier}:
+            return sockets
+    return set()
+
+
+def _read_listeners(net: Path, port: int) -> Iterator[tuple[tuple[str, str], str]]:
+    """File and address, and the inode of each socket that listens on that port (proc_net_tcp(5)). Listening
+    sockets come first in these files; the others, which may be very many, are not read."""
+    for name in ("tcp", "tcp6"):
         with (
             suppress(FileNotFoundError),
             (net / name).open(encoding="ascii") as lines,
@@ -161,8 +180,8 @@ def _listeners(net: Path, host: str, port: int) -> Iterator[str]:
                 if fields[3] != _LISTEN:
                     break
                 place, _, number = fields[1].partition(":")
-                if place in addresses and int(number, 16) == port:
-                    yield fields[9]
+                if int(number, 16) == port:
+                    yield (name, place), fields[9]
 
 
 def _kernel(packed: bytes) -> str:

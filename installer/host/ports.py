@@ -212,6 +212,11 @@ class Processes(Protocol):
         """The process; None if it has ended, even while being read. Raises OSError."""
         ...
 
+    def kubelet(self, pid: int) -> ProcessState | None:
+        """The kubelet of the service whose main process this is: itself, or what a program that stays in
+        front of kubelet has started. A shell is itself. Raises OSError."""
+        ...
+
 
 class RuntimeStatus(NamedTuple):
     """The answers to CRI Version and Status."""
@@ -271,9 +276,10 @@ class Cri(Protocol):
 
 class Healthz(Protocol):
     def ask(self, url: str, pid: int, timeout: float = ANSWER_SECONDS) -> Health:
-        """Whether `url` answers 200 in the host's network namespace and process `pid` listens there. With pid
-        0 any process may listen, for when kubelet's process is unknown. An empty URL is OK. Raises OSError in
-        a shortage of resources, UnservableHostError if the process may not be read."""
+        """Whether `url` answers 200 in the host's network namespace and a process of the service of `pid`
+        listens there. With pid 0 any process may listen, for when kubelet's process is unknown. An empty URL
+        is OK. Raises OSError in a shortage of resources, UnservableHostError if the process may not be
+        read."""
         ...
 
 

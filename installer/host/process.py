@@ -7,11 +7,15 @@ from __future__ import annotations
 
 import errno
 import os
+from contextlib import suppress
 from pathlib import Path
 
 from installer.errors import UnservableHostError
 from installer.host.chase import opened
+from installer.host.unit_processes import others_of_unit
 from installer.model.host import ProcessState
+
+_KUBELET = "kubelet"
 
 
 class ProcProcesses:
@@ -46,6 +50,24 @@ class ProcProcesses:
             if error.errno not in (errno.ENOENT, errno.ESRCH):
                 raise
             return None  # it ended between two reads
+
+    def kubelet(self, pid: int) -> ProcessState | None:
+        """See the port."""
+        main = self.get(pid)
+        if main is None or main.is_shell:
+            return main
+        with opened(self._root, "/proc", follow=True) as (place, _status):
+            proc = Path(place)
+            if _comm(proc, pid) == _KUBELET:
+                return main
+            inner = [other for other in others_of_unit(proc, pid) if _comm(proc, other) == _KUBELET]
+        return (self.get(inner[0]) if inner else None) or main
+
+
+def _comm(proc: Path, pid: int) -> str:
+    with suppress(OSError):
+        return (proc / str(pid) / "comm").read_text(encoding="utf-8", errors="replace").strip()
+    return ""
 
 
 def _times(proc: Path, pid: int) -> tuple[float, float]:

@@ -113,7 +113,8 @@ class KubeletStart:
         proxy = (self._proxy or self._host.systemd.unit(paths.PROXY_UNIT)) if relay else None
         deadline = self._host.clock.monotonic() + self._limits.kubelet_start
         # Without a healthz URL, a script may not have reached its `exec` of kubelet yet.
-        while self._is_unwell(unit) or (relay and is_behind_shell(self._host.processes.get(unit.main_pid))):
+        kubelet = self._host.processes.kubelet
+        while self._is_unwell(unit) or (relay and is_behind_shell(kubelet(unit.main_pid))):
             self._check_relay(proxy)  # first: kubelet does not survive a relay that dies
             self._check_steady(unit)
             if self._host.clock.monotonic() > deadline:
@@ -154,7 +155,7 @@ class KubeletStart:
         desired = self._plan.desired.kubelet
         if desired is not None and not desired.unit.generation:
             return  # an earlier installation is back, whose relay may be in kubelet's configuration
-        process = self._host.processes.get(now.main_pid)
+        process = self._host.processes.kubelet(now.main_pid)
         if process is None or process.uses_relay is not relay:
             wanted = "the relay" if relay else "its base endpoint"
             has = (process and process.flag("--container-runtime-endpoint")) or "no endpoint"

@@ -59,7 +59,7 @@ def diagnose(why: str, found: Found, host: Host, kubelet_unit: str, plan: Plan |
 def _unit(host: Host, name: str) -> object:
     try:
         state = asdict(host.systemd.unit(name))
-        process = host.processes.get(int(state["main_pid"])) if state["main_pid"] else None
+        process = host.processes.kubelet(int(state["main_pid"])) if state["main_pid"] else None
     except (InstallerError, OSError) as error:
         return f"[{error}]"
     del state["environment"]

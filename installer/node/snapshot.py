@@ -27,10 +27,8 @@ from installer.model.host import (
     KubeletSnapshot,
     Machine,
     Probe,
-    ProcessState,
     ProxySnapshot,
     UnitDetail,
-    UnitState,
     UnitText,
     last_flag,
 )
@@ -109,9 +107,10 @@ def read_units(host: Host, settings: Settings) -> HostSnapshot:
     """Only both units, their processes and the hold: what a rescue has time for."""
     proxy = host.systemd.unit(paths.PROXY_UNIT)
     kubelet = host.systemd.unit(settings.kubelet.unit)
+    process = host.processes.kubelet(kubelet.main_pid) if kubelet.main_pid else None
     return HostSnapshot(
-        proxy=ProxySnapshot(proxy, _main_process(host, proxy)),
-        kubelet=KubeletSnapshot(kubelet, _main_process(host, kubelet)),
+        proxy=ProxySnapshot(proxy, host.processes.get(proxy.main_pid) if proxy.main_pid else None),
+        kubelet=KubeletSnapshot(kubelet, process),
         hold=read_hold(partial(_read_hold, host.files)),
     )
 
@@ -174,10 +173,6 @@ def with_probe(snapshot: HostSnapshot, host: Host, plan: Plan, endpoint: str) ->
 
 
 # -- units and files ------------------------------------------------------------------
-
-
-def _main_process(host: Host, unit: UnitState) -> ProcessState | None:
-    return host.processes.get(unit.main_pid) if unit.main_pid else None
 
 
 def _health(host: Host, kubelet: KubeletSnapshot, url: str, seconds: float) -> Health:

@@ -332,6 +332,26 @@ def test_healthz_is_believed_of_the_process_that_listens_there_alone(
     assert healthz.ask(url, kubelet.pid) is Health.UNWELL, "it has ended"
 
 
+_BINDS = "import socket, sys; s = socket.create_server(('::', int(sys.argv[1])), family=socket.AF_INET6)"
+
+
+@pytest.mark.parametrize("own", ["127.0.0.1", "0.0.0.0"])
+def test_who_has_the_address_itself_counts_before_a_socket_for_any(own_namespace: Path, own: str) -> None:
+    """Somebody's socket for IPv6 alone gets nothing of what is sent to kubelet."""
+    with socket.create_server((own, 0)) as kubelets:
+        port = str(kubelets.getsockname()[1])
+        program = [sys.executable, "-c", f"{_BINDS}; print(flush=True); input()", port]
+        with subprocess.Popen(program, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as theirs:
+            assert theirs.stdout
+            assert theirs.stdout.readline() == b"\n"
+            (own_namespace / f"proc/{theirs.pid}").symlink_to(f"/proc/{theirs.pid}")
+            url = f"http://127.0.0.1:{port}/healthz"
+            healthz = HostHealthz(own_namespace)
+            assert healthz.ask(url, os.getpid(), 0.2) is Health.UNWELL, "it listens, and does not answer"
+            assert healthz.ask(url, theirs.pid, 0.2) is Health.FOREIGN
+            theirs.kill()
+
+
 @rule("R9")
 def test_healthz_of_nobody_and_of_the_silent(own_namespace: Path) -> None:
     healthz = HostHealthz(own_namespace)

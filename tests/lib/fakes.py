@@ -234,6 +234,9 @@ class FakeProcesses:
     def get(self, pid: int) -> ProcessState | None:
         return self.processes.get(pid)
 
+    def kubelet(self, pid: int) -> ProcessState | None:
+        return self.get(pid)
+
 
 @dataclass
 class FakeCri:
