@@ -22,7 +22,7 @@ from installer.inputs.systemd_syntax import (
     split_assignments,
     split_words,
 )
-from installer.model.host import SHELLS, KubeletBase, UnitText, is_shell
+from installer.model.host import KubeletBase, UnitText, is_shell
 from installer.model.paths import DROP_IN_NAME
 
 # What a command line runs, and whether a word appended to it, or a variable, still reaches kubelet.
@@ -33,14 +33,24 @@ from installer.model.paths import DROP_IN_NAME
 
 _KUBELETS = frozenset({"kubelet", "hyperkube"})
 _CONTAINER_TOOLS = frozenset({"docker", "podman", "nerdctl", "ctr", "crictl", "rkt", "systemd-nspawn"})
-# They replace themselves with the program that follows their own options.
-_LAUNCHERS = frozenset(
-    {"env", "nice", "ionice", "chrt", "taskset", "numactl", "setsid", "stdbuf", "nohup", "prlimit"}
-    | {"setpriv", "runcon", "systemd-cat", "systemd-inhibit"}
-)
+# Launchers, which start the program that follows, and the only options with which each is known to pass its
+# arguments on: words, each with a NUL behind it. With any other option, it is a program like any other.
+_LAUNCHERS = {
+    "chrt": r"(-[bfior]\0)?\d+\0",
+    "env": r"([A-Za-z_]\w*=[^\0]*\0)*",
+    "flock": r"(-[nsx]\0)*[^-\0][^\0]*\0",
+    "ionice": r"(-c\0?\d\0|-n\0?\d\0)*",
+    "nice": r"(-n\0?-?\d+\0|--adjustment=-?\d+\0)?",
+    "nohup": "",
+    "numactl": r"(-[CNim]\0[\w,+-]+\0|--[a-z]+=[\w,+-]+\0)*",
+    "prlimit": r"(--[a-z]+=[\w:]+\0)*",
+    "setsid": "",
+    "stdbuf": r"(-[eio](L|\d+)\0)*",
+    "systemd-cat": "",
+    "taskset": r"(-c\0)?[\da-fx,-]+\0",
+}
 _COMMAND_OPTION = re.compile(r"-[A-Za-z]*c[A-Za-z]*")
 _OPTIONS_WITH_VALUE = frozenset({"-o", "+o", "-O", "+O", "--rcfile", "--init-file"})
-_NO_ENVIRONMENT = frozenset({"-", "-i", "--ignore-environment"})
 _INTERPRETER = re.compile(r"#![ \t]*(\S+)(?:[ \t]+(\S+))?")
 # One plain command that replaces the shell: no operator, substitution, comment or second line, and no
 # backslash, which could hide one. Its last word matters.
@@ -52,11 +62,11 @@ _VARIABLE = re.compile(r"\$(?:([A-Za-z_][A-Za-z0-9_]*)|\{([A-Za-z_][A-Za-z0-9_]*
 class Launch(NamedTuple):
     """What a command line runs."""
 
-    program: str = ""  # the first word that is neither a launcher nor one of its options
+    program: str = ""  # the first word that is neither a known launcher nor one of its options
     shell: bool = False  # `program` is a file for a shell to run
     inline: str | None = None  # what a shell runs with -c
     placed: bool = False  # a word after `inline` becomes an argument ($1 ...), not the name ($0)
-    bare: bool = False  # a launcher empties the environment
+    assigns: bool = False  # a launcher changes the environment
     arguments: tuple[str, ...] = ()  # those of `inline`
 
     @property
@@ -94,27 +104,19 @@ class Passing(NamedTuple):
 
 def find_launch(words: tuple[str, ...]) -> Launch:
     """What a command line runs. argv[0] of systemd's `@` is not among the words."""
-    rest, bare = list(words), False
-    while rest and posixpath.basename(rest[0]) in _LAUNCHERS:
-        launcher = posixpath.basename(rest.pop(0))
-        before = len(rest)
-        options = list(rest)
-        while rest and not _is_program(rest[0]):
-            rest.pop(0)
-        bare = bare or (launcher == "env" and not _NO_ENVIRONMENT.isdisjoint(options[: before - len(rest)]))
-    if not rest:
-        return Launch(bare=bare)
-    if posixpath.basename(rest[0]) == "busybox" and len(rest) > 1:
-        rest.pop(0)
-    if is_shell(rest[0]):
-        return _of_shell(rest[1:])._replace(bare=bare)
-    return Launch(rest[0], bare=bare)
-
-
-def _is_program(word: str) -> bool:
-    name = posixpath.basename(word)
-    known = name in _KUBELETS or name in SHELLS or name in _LAUNCHERS or name == "busybox"
-    return known or (word.startswith("/") and "=" not in word)
+    rest, assigns = list(words), False
+    while rest and (form := _LAUNCHERS.get(posixpath.basename(rest[0]))) is not None:
+        options = re.match(form, "".join(f"{word}\0" for word in rest[1:]))
+        count = 1 + (options[0].count("\0") if options else len(rest))
+        if count >= len(rest) or rest[count].startswith("-"):
+            return Launch(rest[0])
+        assigns = assigns or (posixpath.basename(rest[0]) == "env" and count > 1)
+        del rest[:count]
+    if len(rest) > 1 and posixpath.basename(rest[0]) == "busybox":
+        del rest[0]
+    if rest and is_shell(rest[0]):
+        return _of_shell(rest[1:])._replace(assigns=assigns)
+    return Launch(rest[0] if rest else "", assigns=assigns)
 
 
 def _of_shell(words: list[str]) -> Launch:
@@ -149,8 +151,8 @@ def judge_inline(launch: Launch) -> Passing:
     if not variable:
         return Passing(why_not='its `exec` ends neither with "$@" nor with one unquoted $VARIABLE')
     name = variable[1] or variable[2]
-    if launch.bare:
-        return Passing(why_not=f"`env -i` keeps ${name} from it")
+    if launch.assigns:
+        return Passing(why_not=f"`env` in front of it may give ${name} another value")
     return Passing(variable=name)
 
 
@@ -160,7 +162,7 @@ def _runs_kubelet(command: str) -> bool:
         found = find_launch(tuple(shlex.split(command)))
     except ValueError:
         return False
-    return found.is_kubelet and not found.bare
+    return found.is_kubelet
 
 
 def shell_words(launch: Launch, environment: Mapping[str, str]) -> Iterator[str]:
@@ -269,13 +271,15 @@ def parse_base(base: KubeletBase) -> BaseUnit:
     return BaseUnit(tuple(assignments), tuple(later))
 
 
-def next_command_line(unit: BaseUnit, base: KubeletBase) -> tuple[str, ...]:
-    """The command line of kubelet's next start without us; empty if it cannot be known. For a script: the
-    script's."""
+def next_command_line(
+    unit: BaseUnit, base: KubeletBase, environment: Mapping[str, str] | None = None
+) -> tuple[str, ...]:
+    """The command line of kubelet's next start without us, or with another `environment`; empty if it cannot
+    be known. For a script: the script's."""
     command = unit.command()
     if command is None:
         return ()
-    environment = unit.environment(base.environment_files)
+    environment = unit.environment(base.environment_files) if environment is None else environment
     words = expand(command, environment)
     if launch_of(command).inline is None:
         return words

@@ -11,7 +11,7 @@ from installer.inputs.reading import kind
 from installer.inputs.systemd_syntax import ExecCommand, expand
 from installer.inputs.yaml_document import parse_document
 from installer.model.host import KubeletBase, ProcessState, UnitText, last_flag
-from installer.model.paths import RELAY_ENDPOINT, normalise_endpoint, same_endpoint
+from installer.model.paths import GUARD_VARIABLE, RELAY_ENDPOINT, normalise_endpoint, same_endpoint
 from installer.model.plan import Finding, refusal
 from installer.node.kubelet_command import (
     ARGS_VARIABLE,
@@ -228,8 +228,22 @@ def find_passing(
         return Passing(why_not=why, what=what, code="kubelet-behind-shell")
     if inline:
         return passing._replace(what=what, code="kubelet-shell-wrapper")
-    started, earlier = _started_line(unit, command, base, launch)
-    return _shown(started, process)._replace(what=what, code="kubelet-arguments-lost", earlier=earlier)
+    environment = unit.environment(base.environment_files)
+    started, earlier = _started_line(unit, command, base, launch, environment)
+    passing = _shown(started, process)
+    if process is not None and not passing.appended:  # its environment files may have been edited since
+        was = _started_line(unit, command, base, launch, {**environment, **_base_environment(process)})[0]
+        passing = max(passing, _shown(was, process), key=lambda shown: shown.appended)
+    return passing._replace(what=what, code="kubelet-arguments-lost", earlier=earlier)
+
+
+def _base_environment(process: ProcessState) -> dict[str, str]:
+    """The environment of a running process without the flag that our guard added."""
+    found = dict(process.environ)
+    name = found.get(GUARD_VARIABLE, "")
+    if name in found:
+        found[name] = found[name].removesuffix(_OUR_FLAG)
+    return found
 
 
 def is_behind_shell(process: ProcessState | None) -> bool:
@@ -249,19 +263,19 @@ def _shown(words: tuple[str, ...], process: ProcessState | None) -> Passing:
 
 
 def _started_line(
-    unit: BaseUnit, command: ExecCommand, base: KubeletBase, launch: Launch
+    unit: BaseUnit, command: ExecCommand, base: KubeletBase, launch: Launch, environment: dict[str, str]
 ) -> tuple[tuple[str, ...], str]:
     """The program and arguments that started the running kubelet, variables expanded. What systemd has loaded
     shows specifiers expanded. It may be our drop-in, which may repeat an older line of the unit. If that has
     another program, it proves nothing, and is named."""
-    line, loaded = without_argv0(command, next_command_line(unit, base)), base.detail.exec_start
+    line, loaded = without_argv0(command, next_command_line(unit, base, environment)), base.detail.exec_start
     if len(loaded) == 1 and launch.is_located:
         words = (loaded[0].path, *loaded[0].argv[1:])
         ours = words[-1] == f"${ARGS_VARIABLE}"
         words = words[:-1] if ours else words
         if find_launch(words).program == launch.program:
             started = ExecCommand("", "", command.prefixes, words)
-            line = expand(started, unit.environment(base.environment_files))
+            line = expand(started, environment)
         elif ours:
             return (), loaded[0].path
     at = line.index(launch.program) if launch.program in line else 0

@@ -27,16 +27,44 @@ def launch(line: str) -> Launch:
         ("/usr/bin/kubelet --v=2", "/usr/bin/kubelet"),
         ("kubelet", "kubelet"),
         ("/usr/bin/nice -n -5 /usr/bin/kubelet --v=2", "/usr/bin/kubelet"),
-        ("/usr/bin/env -u X LANG=C PATH=/a:/b kubelet --v=2", "kubelet"),
-        ("/usr/bin/env A=/x nice --adjustment 5 chrt -r 10 /opt/bin/kubelet", "/opt/bin/kubelet"),
+        ("/usr/bin/env LANG=C PATH=/a:/b kubelet --v=2", "kubelet"),
+        ("/usr/bin/env A=/x nice --adjustment=5 chrt -r 10 /opt/bin/kubelet", "/opt/bin/kubelet"),
+        ("/usr/bin/ionice -c2 -n 0 numactl -N 0 --membind=0 taskset 0xf kubelet", "kubelet"),
+        ("/usr/bin/flock -n /run/kubelet /usr/bin/kubelet --v=2", "/usr/bin/kubelet"),
+        ("setsid stdbuf -oL prlimit --nofile=1024:unlimited systemd-cat nohup kubelet", "kubelet"),
         ("/usr/bin/taskset -c 0-3 /usr/bin/kubelet", "/usr/bin/kubelet"),
-        ("/usr/bin/nice -n 5", ""),
+        ("/usr/bin/nice -n 5", "/usr/bin/nice"),
         ("/usr/bin/snap run kubelet.daemon", "/usr/bin/snap"),
     ],
 )
 def test_launchers_give_way(line: str, program: str) -> None:
     found = launch(line)
     assert (found.program, found.shell, found.inline) == (program, False, None)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "systemd-cat -t kubelet /opt/script",
+        "systemd-inhibit --who kubelet /opt/script",
+        "env -a kubelet /opt/script",
+        "runcon -t kubelet /opt/script",
+        "env -u A sh -c 'exec kubelet $A'",
+        "env -vi sh -c 'exec kubelet $A'",
+        "env -S 'sh -c x' kubelet",
+        "setpriv --reset-env sh -c 'exec kubelet $A'",
+        "nice -n 5 env -i kubelet",
+        "flock /run/kubelet -c kubelet",
+        "flock -E 5 kubelet /opt/script",
+        "setsid --fork kubelet",
+        "taskset -p kubelet",
+    ],
+)
+def test_any_other_option_makes_a_launcher_a_program_like_any_other(line: str) -> None:
+    found = launch(line)
+    assert found.inline is None
+    assert not found.is_kubelet
+    assert found.program.split("/")[-1] in line.split()[: 5 if "nice" in line else 1]
 
 
 @pytest.mark.parametrize(
@@ -127,9 +155,9 @@ def test_an_argument_needs_a_name_before_it() -> None:
     assert "$0" in judge_inline(launch("""/bin/sh -c 'exec kubelet "$@"' $ARGS""")).why_not
 
 
-def test_an_emptied_environment() -> None:
-    assert "env -i" in judge_inline(launch("/usr/bin/env -i sh -c 'exec kubelet $A'")).why_not
-    assert judge_inline(launch("/usr/bin/env - sh -c 'exec kubelet \"$@\"' k")).appended
+def test_an_environment_that_a_launcher_changes() -> None:
+    assert "another value" in judge_inline(launch("/usr/bin/env A=x sh -c 'exec kubelet $A'")).why_not
+    assert judge_inline(launch("/usr/bin/env A=x sh -c 'exec kubelet \"$@\"' k")).appended
 
 
 def test_which_programs_are_scripts() -> None:
