@@ -58,8 +58,8 @@ class RelayHistory:
         return self.silent_since is not None and now - since >= self._dead_seconds * share
 
     def is_untried(self, snapshot: PollSnapshot) -> bool:
-        """Whether our proxy has served and is silent, or crashes, and a restart may help. One that was started
-        since its relay last answered may just be slow."""
+        """Whether our proxy has served and is silent, or crashes, and a restart may help. One that was
+        started since its relay last answered may just be slow."""
         served = self._answered == snapshot.proxy.invocation_id
         unknown = self._answered is None and snapshot.on_relay
         ours = bool(snapshot.proxy.loaded_digest)

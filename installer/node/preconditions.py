@@ -54,7 +54,7 @@ def check_pause(request: Request, snapshot: HostSnapshot) -> None:
 
 def _refuse(plan: Plan) -> None:
     if plan.refusals:
-        lines = [f"{f.message}" + (f" ({f.hint})" if f.hint else "") for f in plan.refusals]
+        lines = [f"{f.message} [{f.code}]" + (f" ({f.hint})" if f.hint else "") for f in plan.refusals]
         raise UnservableHostError("\n".join(lines), UNTOUCHED, lines)
 
 

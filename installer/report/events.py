@@ -49,6 +49,7 @@ class TextReporter:
         hint = event.data.get("hint")
         if event.kind == "warning":
             line = paint("warning:", YELLOW, self._color) + " " + line
+            line += f" [{code}]" if (code := event.data.get("code")) else ""
             line += f" ({one_line(str(hint))})" if hint else ""
         elif event.kind == "step.done":
             line = f"  {line}{_lasted(event.data.get('seconds'))}"

@@ -103,7 +103,7 @@ def summarise_plan(plan: Plan, *, done: bool = False) -> str:
 
 
 def finding_lines(finding: Finding, label: str) -> Iterator[str]:
-    yield f"{label} {one_line(finding.message)}"
+    yield f"{label} {one_line(finding.message)} [{finding.code}]"
     if finding.hint:
         yield f"    hint: {one_line(finding.hint)}"
 

@@ -23,7 +23,7 @@ def test_events_are_a_line_each() -> None:
     assert stream.getvalue().splitlines() == [
         "  write /etc/x",
         "  restart kubelet.service (1.3 s)",
-        "warning: mind\\nthis (do that)",
+        "warning: mind\\nthis [c] (do that)",
         "done\\x1b[2J",
     ]
 

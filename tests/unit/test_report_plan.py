@@ -195,7 +195,7 @@ def test_the_plan_says_the_summary_first_then_warnings_and_every_step_with_its_r
     lines = render_plan(replace(plan(units=(change,), findings=(warning,)), steps=steps)).splitlines()
     assert lines == [
         "no file differs; kubelet restarts, cri-resource-manager does not",
-        "warning: a warning",
+        "warning: a warning [w]",
         "    hint: a hint",
         "   1. daemon-reload",
         "   2. restart kubelet.service",
@@ -223,7 +223,7 @@ def test_a_refused_plan_begins_with_that() -> None:
     refusal = Finding(Severity.REFUSE, "r", "cannot be", "do this")
     lines = render_plan(plan(units=(unit(UnitAction.RESTART),), findings=(refusal,))).splitlines()
     assert lines[0].startswith("refused (1 reason); otherwise: no file")
-    assert lines[1:3] == ["refused: cannot be", "    hint: do this"]
+    assert lines[1:3] == ["refused: cannot be [r]", "    hint: do this"]
 
 
 def test_a_plan_that_install_would_not_carry_out_says_so() -> None:
