@@ -108,7 +108,7 @@ def _status(request: Request, host: Host, wait: int | None, options: Options) ->
         waiting.show(f"waiting: {verdict(seen)}")
         host.clock.sleep(_WAIT_PAUSE)
     waiting.clear()
-    past = read_past(host.journal, request.settings.kubelet.unit)
+    past = read_past(host.journal, seen.snapshot.kubelet.unit.identifier)
     return print_status(seen, options.output, sys.stdout, past)
 
 

@@ -188,6 +188,12 @@ class UnitState:
         return self.active_state == "failed" or self.sub_state == "auto-restart"
 
     @property
+    def identifier(self) -> str:
+        """What the journal calls it: its name may be an alias."""
+        found = self.fragment_path.rpartition("/")[2]
+        return self.name if "@" in found or not found else found
+
+    @property
     def restarts_itself(self) -> bool:
         """Whether systemd has restarted it since the last start by hand, or is about to."""
         return self.n_restarts > 0 or self.sub_state == "auto-restart"
@@ -301,8 +307,7 @@ class ProxySnapshot:
 
     unit: UnitState
     process: ProcessState | None = None
-    # Something else than kubelet's unit starts it, or another name: see node/links.py.
-    linked: bool = False
+    linked: bool = False  # something else than kubelet's unit starts it: see node/links.py
     relay_answers: bool = False  # the relay has just answered
     starting: bool = False  # it has not served since its start, and is within the time that a start may take
     last_start: float = 0.0  # seconds that its last start took; 0: unknown

@@ -169,7 +169,8 @@ class KubeletStart:
         ready, or if the flag that it added got lost, may what is installed be to blame. Anything else lies
         in kubelet's unit: its environment, its sandbox."""
         self._host.journal.sync()
-        logged = self._host.journal.since(name, self._journal_from)
+        unit = self._host.systemd.unit(name).identifier
+        logged = self._host.journal.since(unit, self._journal_from)
         said = [line.partition(_GUARD_SAYS)[2] for line in logged if _GUARD_SAYS in line]
         why = said[-1] if said else "nothing"
         blameless = not said or (why.startswith("base endpoint") and _NOT_READY not in why)

@@ -6,6 +6,7 @@ refusals are reported with the rest. A refusal ends a run with exit 4 before the
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
@@ -41,6 +42,8 @@ _EMBEDDED = {
     "rke2-agent.service": "RKE2",
     "microshift.service": "MicroShift",
 }
+# Programs that are all of Kubernetes, so that no flag of kubelet is theirs.
+_DISTRIBUTIONS = frozenset({"k3s", "rke2", "microshift", "k0s", "kubelite"})
 _NEIGHBOURS = (
     (
         "nodeadm",
@@ -171,6 +174,13 @@ def _check_kubelet_unit(facts: Facts) -> Iterable[Finding]:
             f"{name} is masked",
             f"find out who masked it and why, then `systemctl unmask {name}` and start it",
         )
+    elif program := _embedding(facts.snapshot):
+        yield refusal(
+            "kubelet-missing",
+            f"{name} runs {program}, which has kubelet inside its own process and a runtime of its own, so no "
+            "unit can be moved to a proxy",
+            "name the unit that runs kubelet itself, or exclude this node (nodeSelector of the DaemonSet)",
+        )
     elif not unit.exists:
         embedded = sorted({_EMBEDDED[service] for service in services if service in _EMBEDDED})
         if embedded:
@@ -193,6 +203,12 @@ def _check_kubelet_unit(facts: Facts) -> Iterable[Finding]:
             f"{name} is not loaded: systemd says {unit.load_state}",
             f"`systemctl status {name}` says more",
         )
+
+
+def _embedding(snapshot: HostSnapshot) -> str:
+    """The program that kubelet's unit runs, if that is a distribution of Kubernetes in one process."""
+    names = (posixpath.basename(line.path) for line in snapshot.base.detail.exec_start)
+    return next((name for name in names if name in _DISTRIBUTIONS), "")
 
 
 def _check_healthz(facts: Facts) -> Iterable[Finding]:

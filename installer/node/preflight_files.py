@@ -69,11 +69,10 @@ def check_deletions(probe: Probe, changes: Changes) -> Iterable[Finding]:
 
 
 def _blocked(path: str, why: str) -> Finding:
-    return refusal(
-        "path-blocked",
-        f"{path} cannot be installed: {why}",
-        "move that away; the installer does not touch it",
-    )
+    hint = "move that away; the installer does not touch it"
+    if path == paths.RELAY_SOCKET:
+        hint = "make /var/run a link to /run and reboot, or exclude this node (nodeSelector of the DaemonSet)"
+    return refusal("path-blocked", f"{path} cannot be installed: {why}", hint)
 
 
 def _check_directories(probe: Probe) -> Iterable[Finding]:
@@ -95,7 +94,7 @@ def _check_directories(probe: Probe) -> Iterable[Finding]:
             + (
                 "set kubelet.dropInDirectory to a writable unit directory, or mount the host's "
                 "root read-write"
-                if unit_directory
+                if unit_directory and directory != paths.USUAL_UNITS  # where the proxy's unit goes
                 else "mount the host's root read-write, or exclude this node"
             ),
         )

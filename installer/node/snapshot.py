@@ -165,7 +165,7 @@ def with_probe(snapshot: HostSnapshot, host: Host, plan: Plan, endpoint: str) ->
         managers=read_managers(host.files),
         free_bytes={directory: host.files.free_bytes(directory) for directory in (*usable, paths.RUN)},
         unwritable=unwritable,
-        obstacles={path: reason for path in wanted if (reason := _obstacle(host, path))},
+        obstacles={path: reason for path in wanted if (reason := _obstacle(host, path))} | _split_run(host),
         proxy_drop_ins=of_others,
         kubelet_version=_kubelet_version(host, snapshot) if wanted else "",
     )
@@ -369,6 +369,15 @@ def _fixed(host: Host, change: FileChange) -> bool:
     """Whether the file to replace or delete is immutable."""
     is_file = change.before.kind is Kind.FILE
     return is_file and host.files.unwritable(change.path) is Unwritable.IMMUTABLE
+
+
+def _split_run(host: Host) -> dict[str, str]:
+    """Why cri-resmgr and kubelet would not meet: cri-resmgr's paths are below /var/run, ours below /run."""
+    one, other = (host.files.status(path, follow=True) for path in ("/var/run", paths.RUN))
+    if one is None or other is None or (one.st_dev, one.st_ino) == (other.st_dev, other.st_ino):
+        return {}
+    why = "/var/run is a directory of its own, not a link to /run, as systemd needs it (file-hierarchy(7))"
+    return {paths.RELAY_SOCKET: why}
 
 
 def _obstacle(host: Host, path: str) -> str:
