@@ -28,17 +28,21 @@ def main(argv: Sequence[str] | None = None) -> int:
     out, err = SteadyStream(sys.stdout), SteadyStream(sys.stderr)
     with contextlib.redirect_stdout(cast(TextIO, out)), contextlib.redirect_stderr(cast(TextIO, err)):
         try:
-            return _main(argv)
+            return _main(argv, out, err)
         finally:
             out.flush()
             err.flush()
 
 
-def _main(argv: Sequence[str] | None) -> int:
+def _main(argv: Sequence[str] | None, *streams: SteadyStream) -> int:
     try:
         arguments, options = parse_options(argv)
     except InstallerError as error:
         return _fail(error, asked_output(argv))
+    # Diffs show files as they are.
+    if arguments.command in ("plan", "install", "remove", "status") and not getattr(arguments, "diff", False):
+        for stream in streams:
+            stream.typed = options.typed if options.output == "text" else ""
     try:
         with contextlib.nullcontext() if arguments.command in ("run", "extension") else _short_life():
             return _run(arguments, options)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +29,7 @@ class Options:
     take_over: bool
     output: str
     verbose: bool
+    typed: str = ""  # of these options, those that stand on the command line and tell which host and inputs
 
 
 def _options(arguments: argparse.Namespace) -> Options:
@@ -64,7 +66,17 @@ def _options(arguments: argparse.Namespace) -> Options:
         take_over=switched_on("take_over"),
         output=output,
         verbose=getattr(arguments, "verbose", False),
+        typed=_typed(arguments),
     )
+
+
+def _typed(arguments: argparse.Namespace) -> str:
+    words = []
+    for name in ("config", "host_root", "payload", "configs"):
+        if hasattr(arguments, name):
+            words += [f"--{name.replace('_', '-')}", getattr(arguments, name)]
+    words += ["--default-configs"] if hasattr(arguments, "default_configs") else []
+    return shlex.join(words)
 
 
 def parse_options(argv: Sequence[str] | None) -> tuple[argparse.Namespace, Options]:

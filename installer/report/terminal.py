@@ -19,6 +19,11 @@ _LINE_LIMIT = 500  # characters of one line
 _UNSAFE = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ud800-\udfff]"
 )
+# Ours, in a message: with the program's name, or with an option.
+_HOST_VERBS = "(?:plan|install|remove|status)"
+_COMMAND = re.compile(
+    rf"`(?:cri-resmgr-installer ({_HOST_VERBS}(?: --[a-z-]+)*)|({_HOST_VERBS}(?: --[a-z-]+)+))`"
+)
 _SHORT = {"\r": "\\r", "\0": "\\0"}
 
 
@@ -43,6 +48,15 @@ def cut(line: str) -> str:
     """Cut a very long line, and say how much was cut."""
     more = len(line) - _LINE_LIMIT
     return line if more <= 0 else f"{line[:_LINE_LIMIT]}... ({more} more characters)"
+
+
+def retyped(text: str, options: str) -> str:
+    """Return the text, in which each command for this host has these options: as a person has to type it who
+    has typed them now."""
+    program = "cri-resmgr-installer"
+    return (
+        _COMMAND.sub(lambda found: f"`{program} {options} {found[1] or found[2]}`", text) if options else text
+    )
 
 
 def paint(text: str, color: str, enabled: bool) -> str:
@@ -76,13 +90,14 @@ class SteadyStream:
 
     def __init__(self, stream: TextIO | None) -> None:
         self._stream = stream or open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 (for good)
+        self.typed = ""  # what commands in its text are to have, see `retyped`
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
 
     def write(self, text: str) -> int:
         try:
-            return self._stream.write(text)
+            return self._stream.write(retyped(text, self.typed))
         except OSError:
             self._drop()
             return len(text)

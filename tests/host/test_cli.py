@@ -32,7 +32,7 @@ def test_the_hosts_journal_tells_every_change_and_nothing_else(node: Node) -> No
         ("remove", "done"),
     ]
     first, repair, failed, removal = told
-    assert "cri-resource-manager starts, kubelet restarts" in first["summary"]
+    assert "cri-resource-manager started, kubelet restarted" in first["summary"]
     assert repair["why"] == [f"{FALLBACK}: missing"]
     assert first["generation"] == repair["generation"] != failed["generation"]
     assert PROXY in failed["outcome"]
@@ -40,7 +40,7 @@ def test_the_hosts_journal_tells_every_change_and_nothing_else(node: Node) -> No
     assert "remove by alice: done" in node.run("history", "-n", "1").out
     # The same for whoever looks at the node without us, and in words.
     shown = node.host.run("journalctl", "-t", "cri-resmgr-installer", "-o", "cat", "-n", "1").stdout
-    assert shown.startswith("remove by alice: done: 7 to delete; ")
+    assert shown.startswith("remove by alice: done: 7 deleted; ")
 
 
 def test_an_entry_that_another_user_has_made_is_left_out(node: Node) -> None:
