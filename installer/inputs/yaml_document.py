@@ -7,6 +7,8 @@ imported when the first document is read, so a run without any does not pay for 
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Iterable, Mapping
 from functools import cache
 from types import MappingProxyType
@@ -23,6 +25,10 @@ _DEPTH = 100  # levels; PyYAML's loader in C overflows its stack at about ten th
 _SIZE = 4 << 20  # characters of a document, aliases expanded
 _VALUES = 50_000  # values of a document, aliases expanded; a large Shoot has some thousand
 _NUMBER_LENGTH = 100  # characters; Python refuses to print a number of more than 4,300 digits
+# PyYAML's own patterns (YAML 1.1), without numbers of base 60: 22:00 is a time.
+_INT = r"^(?:[-+]?0b[0-1_]+|[-+]?0[0-7_]+|[-+]?(?:0|[1-9][0-9_]*)|[-+]?0x[0-9a-fA-F_]+)$"
+_FLOAT = r"""^(?:[-+]?(?:[0-9][0-9_]*)\.[0-9_]*(?:[eE][-+][0-9]+)?|\.[0-9][0-9_]*(?:[eE][-+][0-9]+)?
+  |[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN))$"""
 # What PyYAML raises if an explicit tag (`!!int ''`) does not fit its text.
 _BAD_VALUE = (ValueError, LookupError, AttributeError, TypeError, ArithmeticError, RecursionError)
 
@@ -69,9 +75,37 @@ def parse_document(content: bytes, name: str, *, alone: bool = True) -> Document
 
 @cache
 def _loader_class() -> Any:
+    """A safe loader that makes values of JSON's types alone, as Kubernetes and cri-resmgr do
+    (sigs.k8s.io/yaml): dates and times are text, whether `2020-01-01` or `22:00`, and a tag of another type
+    is refused."""
     import yaml
 
-    return getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    base = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    loader: Any = type("Loader", (base,), {})
+    text, integer, number, *others = (
+        f"tag:yaml.org,2002:{each}"
+        for each in ("timestamp", "int", "float", "binary", "set", "omap", "pairs")
+    )
+    loader.yaml_implicit_resolvers = {
+        first: [(tag, pattern) for tag, pattern in resolvers if tag not in (text, integer, number)]
+        for first, resolvers in base.yaml_implicit_resolvers.items()
+    }
+    for tag, pattern in ((integer, _INT), (number, _FLOAT)):
+        loader.add_implicit_resolver(tag, re.compile(pattern, re.VERBOSE), list("-+.0123456789"))
+    loader.yaml_constructors = {
+        tag: construct for tag, construct in base.yaml_constructors.items() if tag not in others
+    }
+    loader.add_constructor(text, base.construct_scalar)
+    loader.add_constructor(number, _construct_float)
+    return loader
+
+
+def _construct_float(loader: Any, node: yaml.Node) -> float:
+    """Raises ValueError for what JSON cannot write."""
+    found = float(loader.construct_yaml_float(node))
+    if not math.isfinite(found):
+        raise ValueError(f"{node.value} is not a number of JSON")
+    return found
 
 
 def _check_events(events: Iterable[yaml.Event], name: str, *, alone: bool) -> None:

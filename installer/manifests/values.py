@@ -6,7 +6,6 @@ are not modelled here: they are passed through (`settings`).
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -64,14 +63,6 @@ def _number_as_text(value: object) -> object:
     return str(value) if type(value) in (int, float) else value
 
 
-def _check_json(value: object) -> object:
-    try:
-        json.dumps(value, allow_nan=False)
-    except (TypeError, ValueError):
-        raise ValueError("must have only what JSON can carry (no dates)") from None
-    return value
-
-
 def _check_count(count: object) -> object:
     if not re.fullmatch(_COUNT, str(count)):
         raise ValueError("must be a number above 0, or a percentage such as 10%")
@@ -114,7 +105,7 @@ CountOrPercentage = Annotated[
     AfterValidator(_check_count),
     WithJsonSchema({"type": ["string", "integer"], "minimum": 1, "pattern": f"^({_COUNT})$"}),
 ]
-JsonMapping = Annotated[dict[str, Any], AfterValidator(_check_json)]
+JsonMapping = dict[str, Any]
 
 AGENT_IMAGE = "intel/cri-resmgr-agent:v0.9.0"
 STATIC_CONFIGS = {"fallback": "fallback.cfg", "force": "force.cfg", "EXTRA_OPTIONS": "EXTRA_OPTIONS.cfg"}

@@ -9,7 +9,7 @@ says so.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -128,9 +128,19 @@ def find(api: KubeApi, options: UninstallOptions) -> Target:
         patience + soak,
         owned,
         judge_nodes(api, sets, instance).nodes if instance else find_unclean(api),
-        len(find_adjustments(api)) if any(each.resource == DEFINITIONS for each in owned) else 0,
-        find_unready(api) if followed else (),
+        len(_for_a_warning(lambda: find_adjustments(api)))
+        if any(each.resource == DEFINITIONS for each in owned)
+        else 0,
+        _for_a_warning(lambda: find_unready(api)) if followed else (),
     )
+
+
+def _for_a_warning(find: Callable[[], tuple[str, ...]]) -> tuple[str, ...]:
+    """Return nothing where it fails: no object of others that only a warning is about may end a command."""
+    try:
+        return find()
+    except Exception:
+        return ()
 
 
 def _find_sets(api: KubeApi, instance: str, namespace: str) -> tuple[Installed, ...]:

@@ -96,7 +96,6 @@ def test_without_an_image_there_is_nothing_to_run(tmp_path: Path) -> None:
         ("affinity: &a {nodeAffinity: *a}\n", "values.yaml:1: an alias refers to a value that contains it"),
         ("configs: {fallback: {policy: {}}}\n", "configs.fallback: must be a string (values.yaml:1)"),
         ("settings: [a]\n", "settings: must be a mapping"),
-        ("affinity: {when: 2026-01-01}\n", "affinity: must have only what JSON can carry (no dates)"),
         ("criName: ''\n", "criName: must be a valid label value, such as containerd, not '' (values.yaml:1)"),
         ("managedResource: {class: A}\n", "managedResource.class: must be 'shoot' or 'seed', not 'A'"),
         ("images:\n", "images.installer: must be given"),

@@ -58,6 +58,8 @@ def named(name: str, **more: Any) -> Object:
             {f"memory-type.{NEW}/container.web": "dram", f"memory-type.{NEW}/container.log": "pmem"},
         ),
         (f"{OLD}/affinity", "web: [log]", {f"{NEW}/affinity": "web: [log]"}),
+        (f"{OLD}/memory-type", "web: 2020-01-01", {f"memory-type.{NEW}/container.web": "2020-01-01"}),
+        (f"{OLD}/memory-type", "web: {at: 22:00}", {f"memory-type.{NEW}/container.web": '{"at": "22:00"}'}),
     ],
 )
 def test_an_annotation_that_a_plugin_reads_becomes_its_form(
@@ -73,6 +75,8 @@ def test_an_annotation_that_a_plugin_reads_becomes_its_form(
     [
         (f"toptierlimit.{OLD}/pod", "1G", "no plugin reads it"),
         (f"{OLD}/cold-start", "a: [", "is not YAML"),
+        (f"{OLD}/cold-start", "a: !!set {b}", "is not YAML"),
+        (f"{OLD}/cold-start", "a: .nan", "is not YAML"),
         ("intel.com/resources", "{}", "resource-annotator"),
     ],
 )

@@ -423,7 +423,7 @@ RESERVED = "policy:\n  Active: balloons\n  ReservedResources: {CPU: 1}\n"
     {
         "policy: {Active: topology-aware}": "fallback: policy.ReservedResources.CPU: topology-aware needs it",
         "policy: {Active: topology-aware, ReservedResources: {CPU: x}}": "'x' is neither a quantity nor",
-        "policy: {Active: topology-aware, ReservedResources: {CPU: .inf}}": "cannot convert float infinity",
+        "policy: {Active: topology-aware, ReservedResources: {CPU: .inf}}": ".inf is not a number of JSON",
         f"{RESERVED}  balloons: {{PinCPU: 3}}": "must be true or false",
         f"{RESERVED}  balloons: {{BalloonTypes: [{{MinCPUs: 1}}]}}": "has no Name",
         "policy: {Active: podpools, podpools: {Pools: [{Name: a, CPU: 1500m}]}}": "whole number",
