@@ -177,8 +177,8 @@ def _check_kubelet_unit(facts: Facts) -> Iterable[Finding]:
     elif program := _embedding(facts.snapshot):
         yield refusal(
             "kubelet-missing",
-            f"{name} runs {program}, which has kubelet inside its own process and a runtime of its own, so no "
-            "unit can be moved to a proxy",
+            f"{name} runs {program}, which has kubelet inside its own process and a runtime of its own, "
+            "so no unit can be moved to a proxy",
             "name the unit that runs kubelet itself, or exclude this node (nodeSelector of the DaemonSet)",
         )
     elif not unit.exists:
