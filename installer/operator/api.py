@@ -28,6 +28,8 @@ class Resource(NamedTuple):
 
 LEASES = Resource("coordination.k8s.io", "v1", "leases")
 EVENTS = Resource("events.k8s.io", "v1", "events")
+CORE_EVENTS = Resource("", "v1", "events")
+"""The same Events in their older form, whose fields select what they are about."""
 DAEMON_SETS = Resource("apps", "v1", "daemonsets")
 NODES = Resource("", "v1", "nodes")
 PODS = Resource("", "v1", "pods")
@@ -103,9 +105,11 @@ class KubeApi:
         be hours off."""
         raise NotImplementedError
 
-    def list_pages(self, resource: Resource, selector: str = "", namespace: str = "") -> Iterable[Page]:
-        """Yield all objects that the label selector selects. If the version of the first page expires
-        meanwhile, the rest is as it is now."""
+    def list_pages(
+        self, resource: Resource, selector: str = "", namespace: str = "", fields: str = ""
+    ) -> Iterable[Page]:
+        """Yield all objects that the label selector and the field selector select. If the version of the
+        first page expires meanwhile, the rest is as it is now."""
         raise NotImplementedError
 
     def list_objects(self, resource: Resource, selector: str = "", namespace: str = "") -> Iterator[Object]:

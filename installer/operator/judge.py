@@ -5,7 +5,7 @@ Keeps of each object only what it needs, and makes no request for a single node.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
@@ -16,7 +16,7 @@ from installer.model.daemon import Phase
 from installer.model.instant import parse_time, plain_time
 from installer.model.names import COMPONENT_LABEL, INSTANCE_LABEL, LEFT, STATUS, Mode, mode_of, our_selector
 from installer.model.overview import NodeHealth, NodeView, Overview
-from installer.operator.api import NODES, PODS, KubeApi
+from installer.operator.api import CORE_EVENTS, NODES, PODS, ApiError, KubeApi
 from installer.operator.inventory import Installed, find_installations
 from installer.operator.kube_objects import (
     Object,
@@ -59,12 +59,14 @@ class PodView:
 @dataclass(frozen=True, slots=True)
 class Listed:
     """What was listed besides the nodes. `pods` are by node and mode. `newest`: the revision of the newest
-    pod of each instance and mode."""
+    pod of each instance and mode. `refusal`: why the API server refuses new pods of a DaemonSet, empty if it
+    is not known to."""
 
     installations: tuple[Installed, ...]
     pods: Mapping[tuple[str, Mode], PodView]
     now: float
     newest: Mapping[tuple[str, Mode], str] = field(default_factory=dict)
+    refusal: Callable[[Installed], str] = lambda _: ""
 
 
 def judge_nodes(api: KubeApi, installations: Sequence[Installed], instance: str = "") -> Overview:
@@ -80,9 +82,16 @@ def judge_nodes(api: KubeApi, installations: Sequence[Installed], instance: str 
     )
     newest = _newest(pods)
     theirs = cache(lambda: _other_installations(api, installations))  # asked for once, and seldom
+    refusals: dict[str, str] = {}  # the same
+
+    def refusal(installed: Installed) -> str:
+        if installed.name not in refusals:
+            refusals[installed.name] = find_refusal(api, installed)
+        return refusals[installed.name]
+
     views, others = [], 0
     for node in api.list_objects(NODES):
-        view = judge_node(node, Listed(tuple(installations), pods, api.now(), newest))
+        view = judge_node(node, Listed(tuple(installations), pods, api.now(), newest, refusal))
         if view is None or (view.mode is None and is_selected(node, theirs())):
             others += 1
         else:
@@ -91,6 +100,19 @@ def judge_nodes(api: KubeApi, installations: Sequence[Installed], instance: str 
     views.sort(key=lambda view: (order.index(view.health), view.name))
     when = plain_time(api.now())
     return Overview(when, tuple(installations), tuple(views), others)
+
+
+def find_refusal(api: KubeApi, installed: Installed) -> str:
+    """Return why the API server refuses new pods of the DaemonSet (a quota, Pod Security, a webhook), as its
+    controller says in an Event; empty if it says nothing, or Events may not be read."""
+    about = f"involvedObject.uid={text_at(installed.daemon_set, 'metadata', 'uid')},reason=FailedCreate"
+    try:
+        pages = api.list_pages(CORE_EVENTS, "", installed.namespace, about)
+        events = [each for page in pages for each in page.items]
+    except ApiError:
+        return ""
+    newest = max(events, key=lambda each: text_at(each, "lastTimestamp"), default={})
+    return cut_line(text_at(newest, "message").removeprefix("Error creating: "))
 
 
 def _other_installations(api: KubeApi, ours: Iterable[Installed]) -> tuple[Installed, ...]:
@@ -126,7 +148,7 @@ def judge_node(node: Object, listed: Listed) -> NodeView | None:
     pod = listed.pods.get((name, mode))
     health, reason = NodeHealth.DIRTY, _left_reason(status) or _DESELECTED
     if selecting:
-        health, reason = _judge(node, status, pod, selecting[mode], listed.now)
+        health, reason = _judge(node, status, pod, selecting[mode], listed)
     elif status.get("state", "") in ("", Phase.REMOVED):
         return None
     return NodeView(
@@ -146,15 +168,17 @@ def judge_node(node: Object, listed: Listed) -> NodeView | None:
 
 
 def _judge(
-    node: Object, status: Mapping[str, str], pod: PodView | None, installed: Installed, now: float
+    node: Object, status: Mapping[str, str], pod: PodView | None, installed: Installed, listed: Listed
 ) -> tuple[NodeHealth, str]:
     """Judge a node that a DaemonSet selects."""
     mode = installed.mode
     if silent_since(node) is not None:
         return NodeHealth.SILENT, "its kubelet is silent"
     if pod is None:
+        if refused := listed.refusal(installed):
+            return NodeHealth.TROUBLE, f"its pod cannot be created: {refused}"
         created = [text_at(each, "metadata", "creationTimestamp") for each in (node, installed.daemon_set)]
-        age = now - max(map(parse_time, created))
+        age = listed.now - max(map(parse_time, created))
         health = NodeHealth.SILENT if age > _POD_SECONDS else NodeHealth.WORKING
         return health, "the DaemonSet selects it, but it has no pod"
     phase, reason = status.get("state", ""), status.get("reason", "")

@@ -53,9 +53,11 @@ class KubeClient(KubeApi):
     def now(self) -> float:
         return time.time() + self._offset
 
-    def list_pages(self, resource: Resource, selector: str = "", namespace: str = "") -> Iterator[Page]:
+    def list_pages(
+        self, resource: Resource, selector: str = "", namespace: str = "", fields: str = ""
+    ) -> Iterator[Page]:
         end = end_of(self._limits.list_seconds)
-        query, page = {"labelSelector": selector}, self._limits.page
+        query, page = {"labelSelector": selector, "fieldSelector": fields}, self._limits.page
         version = ""
         for _ in range(self._limits.pages):
             given = {key: value for key, value in query.items() if value} | {"limit": str(page)}

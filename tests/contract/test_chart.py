@@ -94,6 +94,10 @@ class Cluster:
         rest = [each for each in metadata["managedFields"] if not each["manager"].startswith(name)]
         assert self.call("PATCH", DAEMON_SET, {"metadata": {"managedFields": rest}}).ok
 
+    def program(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """As a person runs it, who may do everything."""
+        return self._run_program([*arguments, "--kubeconfig", str(self.plane.kubeconfig("admin"))])
+
     def revisions(self) -> int:
         found = self.call("GET", f"/apis/apps/v1/namespaces/{NAMESPACE}/controllerrevisions").body["items"]
         return sum(each["metadata"]["name"].startswith(f"{NAME}-") for each in found)
@@ -127,8 +131,12 @@ class Cluster:
         own.write_text(json.dumps(config))
         (container,) = pod["containers"]
         assert container["command"] == ["cri-resmgr-installer"]
+        return self._run_program([*container["args"], "--kubeconfig", str(own)])
+
+    @staticmethod
+    def _run_program(arguments: list[str]) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [sys.executable, "-m", "installer.cli", *container["args"], "--kubeconfig", str(own)],
+            [sys.executable, "-m", "installer.cli", *arguments],
             env={**os.environ, "PYTHONPATH": f"{EXTENSION}{os.pathsep}{Path.cwd()}"},
             capture_output=True,
             text=True,
@@ -268,10 +276,7 @@ def rendered(cluster: Cluster, tmp_path: Path) -> Iterator[Path]:
     yield path
     hooks = "app.kubernetes.io/name=cri-resmgr-installer-hooks"
     cluster.kubectl("delete", "job,pod,sa,clusterrole,clusterrolebinding", "-l", hooks)
-    arguments = ["uninstall", "--yes", "--kubeconfig", str(cluster.plane.kubeconfig("admin"))]
-    environment = {**os.environ, "PYTHONPATH": f"{EXTENSION}{os.pathsep}{Path.cwd()}"}
-    program = [sys.executable, "-m", "installer.cli", *arguments]
-    subprocess.run(program, env=environment, check=True, timeout=300, capture_output=True)
+    assert cluster.program("uninstall", "--yes").returncode == 0
     until(lambda: leftovers(cluster) == before, f"left: {leftovers(cluster) - before}")
 
 
@@ -301,3 +306,21 @@ def test_moved_from_helm_to_a_pipeline_it_uninstalls_nothing(cluster: Cluster, r
     assert hint == f"uninstall --name {NAME} --namespace {NAMESPACE}"
     # The fixture types it; this engine has no --no-hooks for the release that is left.
     cluster.call("DELETE", f"/api/v1/namespaces/{NAMESPACE}/secrets/sh.helm.release.v1.{NAME}.v1")
+
+
+def test_pods_that_pod_security_refuses_are_named_with_its_words(cluster: Cluster, rendered: Path) -> None:
+    """The DaemonSet's controller says so in Events, and nobody else does."""
+    enforced = {"pod-security.kubernetes.io/enforce": "baseline"}
+    space = f"/api/v1/namespaces/{NAMESPACE}"
+    cluster.call("POST", "/api/v1/namespaces", {"metadata": {"name": NAMESPACE}})
+    assert cluster.call("PATCH", space, {"metadata": {"labels": enforced}}).ok
+    node = build_node("n1", annotation=None)
+    status = node.pop("status")
+    assert cluster.call("POST", "/api/v1/nodes", {"apiVersion": "v1", "kind": "Node", **node}).ok
+    try:
+        assert cluster.call("PATCH", "/api/v1/nodes/n1/status", {"status": status}, "merge").ok
+        cluster.kubectl("apply", "-f", str(rendered))
+        until(lambda: "violates PodSecurity" in cluster.program("report").stdout, "nothing is said")
+    finally:
+        assert cluster.call("DELETE", "/api/v1/nodes/n1").ok
+        cluster.call("PATCH", space, {"metadata": {"labels": dict.fromkeys(enforced)}})

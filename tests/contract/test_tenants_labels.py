@@ -98,6 +98,30 @@ def test_a_page_that_is_too_large_is_asked_for_again_in_smaller_ones(begin: Begi
     assert sum(each["metadata"]["name"].startswith("large-") for each in found) == 30
 
 
+def test_pods_that_the_api_server_refuses_are_no_silent_nodes(begin: Begin) -> None:
+    """`report` sent people to the node, where nothing was wrong."""
+    world = begin(n1="ready")
+    uid = world.server.get(INSTALLED)["metadata"]["uid"]
+    world.fleet.played.clear()  # its controller creates no pod any more
+    world.server.delete(Name(PODS, "resources", f"{INSTALLER}-n1"))
+    for at, (reason, message) in enumerate(
+        [
+            ("FailedCreate", 'Error creating: pods "x-1" is forbidden: exceeded quota'),
+            ("FailedCreate", 'Error creating: pods "x-2" is forbidden: violates PodSecurity'),
+            ("SuccessfulCreate", "Created pod: x-3"),
+        ]
+    ):
+        about = {"kind": "DaemonSet", "namespace": "resources", "name": INSTALLER, "uid": uid}
+        event = {"involvedObject": about, "reason": reason, "message": message}
+        event |= {"metadata": {"name": f"e{at}"}, "lastTimestamp": f"2026-01-01T00:00:0{at}Z"}
+        world.server.create(Kind("/api/v1", "events"), "resources", event)
+    shown = world.run(verb="report")
+    assert shown.returncode == 3
+    assert 'its pod cannot be created: pods "x-2" is forbidden: violates PodSecurity' in shown.stdout
+    world.server.fail("GET", "/events", code=403)
+    assert "the DaemonSet selects it, but it has no pod" in world.run(verb="report").stdout
+
+
 def test_the_failure_of_one_installation_keeps_no_command_from_the_others(tmp_path: Path) -> None:
     with two_installations(tmp_path) as world:
         world.server.fail(part="/namespaces/first-rollout/", code=403)

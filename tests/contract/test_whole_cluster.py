@@ -96,7 +96,7 @@ def test_report_asks_for_pages_and_for_no_node_alone(fleet: Fleet, run: Run) -> 
     assert page.returncode == 3
     assert page.stdout.startswith("<!DOCTYPE html>")
     asked = {plural: count for (_, plural), count in fleet.server.requests.items()}
-    once = dict.fromkeys(("clusterrolebindings", "configmaps", "pods", "leases"), 1)
+    once = dict.fromkeys(("clusterrolebindings", "configmaps", "events", "pods", "leases"), 1)
     assert asked == {**once, "daemonsets": 2, "nodes": 3}  # those of two namespaces, kube-system is one
 
 

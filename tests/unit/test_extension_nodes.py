@@ -141,7 +141,9 @@ class Shoot(KubeApi):
         self._daemon_sets, self._pods, self._nodes = daemon_sets, pods, nodes
         self.asked: list[str] = []
 
-    def list_pages(self, resource: Resource, selector: str = "", namespace: str = "") -> list[Page]:
+    def list_pages(
+        self, resource: Resource, selector: str = "", namespace: str = "", fields: str = ""
+    ) -> list[Page]:
         self.asked.append(resource.plural)
         found = {NODES: self._nodes, DAEMON_SETS: [], PODS: []}.get(resource, [])
         if resource == DAEMON_SETS:

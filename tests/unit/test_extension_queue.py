@@ -100,7 +100,9 @@ def test_who_is_not_heard_of_in_time_hangs(tmp_path: Path) -> None:
 class Forgetful(KubeApi):
     """An API server that does not know the version of a list any more as soon as somebody watches."""
 
-    def list_pages(self, resource: Resource, selector: str = "", namespace: str = "") -> Iterator[Page]:
+    def list_pages(
+        self, resource: Resource, selector: str = "", namespace: str = "", fields: str = ""
+    ) -> Iterator[Page]:
         yield Page((), "7")
 
     def watch(self, resource: Resource, version: str, selector: str = "") -> Iterator[tuple[str, Object]]:

@@ -123,7 +123,9 @@ class Objects(KubeApi):
     def now(self) -> float:
         return NOW
 
-    def list_pages(self, resource: Resource, selector: str = "", namespace: str = "") -> Iterator[Page]:
+    def list_pages(
+        self, resource: Resource, selector: str = "", namespace: str = "", fields: str = ""
+    ) -> Iterator[Page]:
         found = [each for each in self._found.get(resource, ()) if self._is_in(each, namespace)]
         yield Page(tuple(found), "")
 

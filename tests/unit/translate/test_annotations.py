@@ -26,7 +26,9 @@ class Cluster(KubeApi):
     def __init__(self, **objects: list[Object]) -> None:
         self._objects = objects
 
-    def list_pages(self, resource: Resource, selector: str = "", namespace: str = "") -> Iterator[Page]:
+    def list_pages(
+        self, resource: Resource, selector: str = "", namespace: str = "", fields: str = ""
+    ) -> Iterator[Page]:
         for each in self._objects.get(resource.plural, []):
             yield Page((each,), "1")
 
@@ -129,7 +131,9 @@ def test_an_uninstallation_names_the_workloads_that_a_plugin_would_not_read() ->
 
 def test_who_may_not_list_workloads_is_not_kept_from_uninstalling() -> None:
     class Forbidden(Cluster):
-        def list_pages(self, resource: Resource, selector: str = "", namespace: str = "") -> Iterator[Page]:
+        def list_pages(
+            self, resource: Resource, selector: str = "", namespace: str = "", fields: str = ""
+        ) -> Iterator[Page]:
             raise ApiError(403, "forbidden")
 
     assert find_unready(Forbidden()) == ()
