@@ -12,23 +12,22 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import quote
 
-from installer.errors import InstallerError, StepFailedError, is_shortage, remedy_for
+from installer.errors import StepFailedError, is_shortage, remedy_for
 from installer.host.cgroups import Cgroups
 from installer.host.files import RootedFiles
 from installer.host.light_call import answers_version, list_ready_pods
 from installer.host.ports import RuntimeStatus
 from installer.host.protobuf import Fields, decode, encode, integer, mapping, message, messages, text
-from installer.model.containers import Asked, CgroupState, CpuResources, parse_requests
+from installer.model.containers import CgroupState, CpuResources
 from installer.model.controls import THROTTLES, WEIGHTS
 from installer.model.host import RunningContainer, UnstartedContainer
 from installer.model.jsontext import items_at, mapping_at, parse_json
 from installer.model.limits import ANSWER_SECONDS
-from installer.model.paths import ALLOCATED_PODS, normalise_endpoint
+from installer.model.paths import normalise_endpoint
 
 # A running container, from the answers of CRI and the kernel.
 #
@@ -141,7 +140,6 @@ def _created(found: Mapping[str, Any]) -> CpuResources | None:
 
 _SERVICE = "/runtime.v1.RuntimeService"
 _NEWER = {3: "runtime handlers", 4: "features"}  # fields of StatusResponse
-_ALLOCATED_LIMIT = 16 << 20  # bytes; a container has about 300. A longer file is ignored.
 _LONGEST_ANSWER = 16 << 20  # bytes, as for kubelet and containerd; gRPC's default is 4 MiB
 _AT_ONCE = 8
 _CREATED, _RUNNING = 0, 1  # ContainerState
@@ -210,10 +208,7 @@ class SocketCri:
                 lambda one: _container(call, one, cgroups),
                 [one for one in listed if integer(one, 6) == _RUNNING],
             )
-        asked = self._asked()
-        return tuple(
-            replace(one, asked=asked.get((one.pod_uid, one.name), 0)) for one in found if one is not None
-        )
+        return tuple(one for one in found if one is not None)
 
     def pods(self, endpoint: str, timeout: float = ANSWER_SECONDS) -> dict[str, str]:
         with self._socket(endpoint) as place:
@@ -237,12 +232,6 @@ class SocketCri:
             at_once = min(_AT_ONCE, len(os.sched_getaffinity(0)))
             said = _side_by_side(lambda one: (one[0], _update(call, *one)), list(resources.items()), at_once)
         return {identifier: complaint for identifier, complaint in said if complaint}
-
-    def _asked(self) -> Asked:
-        try:
-            return parse_requests(self._files.read(ALLOCATED_PODS, _ALLOCATED_LIMIT))
-        except (OSError, InstallerError):  # unreadable, or not below the host root
-            return {}
 
     def cgroup(self, container: RunningContainer) -> CgroupState | None:
         return Cgroups(self._files).state(container.pid, container.id)

@@ -28,6 +28,7 @@ from installer.model.host import (
     UnstartedContainer,
 )
 from installer.model.limits import ANSWER_SECONDS
+from installer.model.paths import KUBELET_ROOT
 
 KnownDigest = Callable[[str, Identity], str | None]
 """(path, identity) -> the known digest of a file, which need not be read then, or None."""
@@ -363,4 +364,5 @@ class Host:
     identity: Callable[[], Machine]  # without its services; raises OSError
     # Runs the kubelet at a host path with --version: `1.36.2`, or an empty string.
     kubelet_version: Callable[[str], str]
+    kubelet_root: str = KUBELET_ROOT  # where kubelet keeps its state
     lock_holder: Callable[[], str] = str  # the run that is at work, in its own words; empty if there is none

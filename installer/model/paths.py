@@ -55,9 +55,11 @@ PROXY_PID_FILE = "/run/cri-resmgr.pid"  # names the process that serves
 PROXY_STATE = ("/var/lib/cri-resmgr", "/run/cri-resmgr", PROXY_PID_FILE)
 PROXY_CACHE = "/var/lib/cri-resmgr/cache"
 TORN_CACHE = f"{PROXY_CACHE}.torn"  # a cache that no start can read is moved here
-CPU_MANAGER_STATE = "/var/lib/kubelet/cpu_manager_state"
-ALLOCATED_PODS = "/var/lib/kubelet/allocated_pods_state"
-MEMORY_MANAGER_STATE = "/var/lib/kubelet/memory_manager_state"
+KUBELET_ROOT = "/var/lib/kubelet"  # unless kubelet has --root-dir
+# Below that:
+CPU_MANAGER_STATE = "cpu_manager_state"
+ALLOCATED_PODS = "allocated_pods_state"
+MEMORY_MANAGER_STATE = "memory_manager_state"
 
 TEMPORARY = ".cri-resmgr-installer"
 """Suffix of temp files: `.NAME.cri-resmgr-installer` is renamed to NAME in the same directory."""

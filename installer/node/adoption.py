@@ -32,6 +32,7 @@ from installer.node.pinning import (
     is_known,
     keeps_weight,
     read_cache,
+    running_containers,
 )
 
 OLD_CACHE = f"{paths.PROXY_CACHE}.before-adoption"
@@ -93,7 +94,7 @@ def adopt(
 
     Raises StepFailedError if a container cannot be adopted, InstallerError and OSError.
     """
-    containers, cache = host.cri.containers(endpoint), read_cache(host.files)
+    containers, cache = running_containers(host, endpoint), read_cache(host.files)
     for leftover in find_leftovers(host.cri.unstarted(endpoint), containers):
         host.cri.remove(endpoint, leftover.id)
         emit(Event("leftover.removed", f"removed {leftover.title}, which never ran", {"id": leftover.id}))
@@ -106,7 +107,7 @@ def adopt(
     for _ in range(_TRIES):
         if not _has_seen(cache, containers):
             _show_containers(host, endpoint, seconds)
-        containers, cache = host.cri.containers(endpoint), read_cache(host.files)
+        containers, cache = running_containers(host, endpoint), read_cache(host.files)
         if _has_seen(cache, containers):
             break
     _check_adoptable(containers, cache)
@@ -169,7 +170,7 @@ def find_lost(
         _lost(one, cache, before.get(one.id))
         if one.id in cache.containers
         else Lost(f"the proxy does not know {one.title}", one, came_late=True)
-        for one in host.cri.containers(endpoint)
+        for one in running_containers(host, endpoint)
         if unknown_too or one.id in cache.containers
     )
     lost = tuple(one for one in found if one)

@@ -24,7 +24,7 @@ from installer.node.kubelet_strategy import possible_drop_ins, with_drop_in_dire
 from installer.node.ownership import RecordStore
 from installer.node.record import Record, is_ours, load_record, may_be_earlier
 from installer.node.run import Run
-from installer.node.snapshot import read_machine, take_snapshot, with_probe
+from installer.node.snapshot import kubelet_root, read_machine, take_snapshot, with_probe
 
 
 def assess_host(request: Request, host: Host, emit: Emit) -> tuple[Run, Inputs, Assessment]:
@@ -46,6 +46,7 @@ def assess_host(request: Request, host: Host, emit: Emit) -> tuple[Run, Inputs, 
         kubelet = request.settings.kubelet
         store.reconstruct(possible_drop_ins(kubelet), inputs.payload_digest, request.without_record)
         snapshot = take_snapshot(host, machine, request.settings, store.record)
+        host = replace(host, kubelet_root=kubelet_root(snapshot))
         snapshot, noted = _consider_earlier(request, host, store, snapshot)
         snapshot = store.with_damage(snapshot, give_up=request.without_record)
         nonce = os.urandom(8).hex()

@@ -13,6 +13,7 @@ from installer.model.containers import (
     CpuResources,
     KubeletManagers,
     parse_managers,
+    parse_requests,
     same_list,
     shares_of,
     weights_of,
@@ -221,6 +222,7 @@ def _estimate(shares: int) -> int:
 # Only while the proxy is stopped: otherwise it would overwrite all of it. Nothing is remembered: each call
 # reads the differences again, so after a crash the next call does the rest.
 
+_ASKED_LIMIT = 16 << 20  # bytes; a container has about 300. A longer file is ignored.
 CACHE_LIMIT = 64 << 20  # bytes of the proxy's cache (10 KiB per container); a longer one is ignored
 
 
@@ -229,8 +231,8 @@ def give_back(host: Host, endpoint: str, emit: Emit, *, everyone: bool) -> None:
     container that cannot get it back is reported, which is no failure. Nor is it one if the runtime cannot be
     asked."""
     try:
-        cache, managers = read_cache(host.files), read_managers(host.files)
-        resets = find_resets(host.cri.containers(endpoint), cache, managers, everyone=everyone)
+        cache, managers = read_cache(host.files), read_managers(host)
+        resets = find_resets(running_containers(host, endpoint), cache, managers, everyone=everyone)
         writes = {reset.container.id: reset.write for reset in resets if not reset.problem}
         complaints = host.cri.update(endpoint, writes) if writes else {}
         done = [_checked(reset, complaints.get(reset.container.id, ""), host) for reset in resets]
@@ -257,10 +259,21 @@ def _checked(reset: Reset, complaint: str, host: Host) -> Reset | None:
     return None if now is None else replace(reset, problem=complaint or reset.missing(now))
 
 
-def read_managers(files: Files) -> KubeletManagers:
-    """What kubelet's own CPU and memory managers have assigned."""
+def running_containers(host: Host, endpoint: str) -> tuple[RunningContainer, ...]:
+    """The running containers, with what kubelet has stored of each. Raises StepFailedError."""
+    found = host.cri.containers(endpoint)
     try:
-        return parse_managers(files.read(paths.CPU_MANAGER_STATE), files.read(paths.MEMORY_MANAGER_STATE))
+        asked = parse_requests(host.files.read(f"{host.kubelet_root}/{paths.ALLOCATED_PODS}", _ASKED_LIMIT))
+    except (OSError, InstallerError):  # unreadable, or not below the host root
+        return found
+    return tuple(replace(one, asked=asked.get((one.pod_uid, one.name), one.asked)) for one in found)
+
+
+def read_managers(host: Host) -> KubeletManagers:
+    """What kubelet's own CPU and memory managers have assigned."""
+    names = (paths.CPU_MANAGER_STATE, paths.MEMORY_MANAGER_STATE)
+    try:
+        return parse_managers(*(host.files.read(f"{host.kubelet_root}/{name}") for name in names))
     except UnservableHostError:  # a link leads out of the host root, so kubelet could not read it either
         return parse_managers(None, None)
 

@@ -43,12 +43,13 @@ from installer.node.kubelet_command import (
     find_launch,
     is_shell_script,
     kubelet_program,
+    next_command_line,
     parse_base,
 )
 from installer.node.kubelet_endpoint import is_behind_shell
 from installer.node.links import find_links
 from installer.node.ordering import find_cycle
-from installer.node.pinning import read_cache, read_managers
+from installer.node.pinning import read_cache, read_managers, running_containers
 from installer.node.record import Goes, Record, objects_of
 
 _SERVICES_THAT_MATTER = (
@@ -101,6 +102,14 @@ def refresh(
     healthz get `seconds` to answer, since a rollback may have no time for slow answers (R8)."""
     now = _read(host, settings, record, seconds)
     return replace(now, machine=snapshot.machine, base=snapshot.base, probe=snapshot.probe)
+
+
+def kubelet_root(snapshot: HostSnapshot) -> str:
+    """Where kubelet keeps its state: only a flag says so, of the running process or of the next one."""
+    process, base = snapshot.kubelet.process, snapshot.base
+    argv = process.argv if process else next_command_line(parse_base(base), base)
+    given = last_flag(argv, "--root-dir") or ""
+    return given.rstrip("/") if given.startswith("/") else paths.KUBELET_ROOT
 
 
 def read_units(host: Host, settings: Settings) -> HostSnapshot:
@@ -162,7 +171,7 @@ def with_probe(snapshot: HostSnapshot, host: Host, plan: Plan, endpoint: str) ->
         probe,
         cycle=cycle,
         returns=tuple(each.planned for each in returns),
-        managers=read_managers(host.files),
+        managers=read_managers(host),
         free_bytes={directory: host.files.free_bytes(directory) for directory in (*usable, paths.RUN)},
         unwritable=unwritable,
         obstacles={path: reason for path in wanted if (reason := _obstacle(host, path))} | _split_run(host),
@@ -339,7 +348,7 @@ def _probe_runtime(host: Host, endpoint: str) -> Probe:
         status = host.cri.status(endpoint, _RUNTIME_SECONDS)
         if not status.ready:
             return Probe(f"{endpoint}: {status.reason}")
-        running, unstarted = host.cri.containers(endpoint), host.cri.unstarted(endpoint)
+        running, unstarted = running_containers(host, endpoint), host.cri.unstarted(endpoint)
     except InstallerError as error:
         return Probe(error.message)
     return Probe(containers=running, unstarted=unstarted, newer_status=status.extras)

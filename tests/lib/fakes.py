@@ -29,7 +29,7 @@ from installer.model.host import (
     UnstartedContainer,
 )
 from installer.model.limits import ANSWER_SECONDS
-from installer.model.paths import normalise_endpoint
+from installer.model.paths import KUBELET_ROOT, normalise_endpoint
 
 NO_SUCH_UNIT = "org.freedesktop.systemd1.NoSuchUnit"
 UNIT_MASKED = "org.freedesktop.systemd1.UnitMasked"
@@ -466,6 +466,7 @@ class FakeHost:
     validator: FakeValidator = field(default_factory=FakeValidator)
     lock: FakeLock = field(default_factory=FakeLock)
     kubelets: dict[str, str] = field(default_factory=dict)  # path -> version
+    kubelet_root: str = KUBELET_ROOT
     files: FakeFiles = field(init=False)
     systemd: FakeSystemd = field(init=False)
 
@@ -487,5 +488,6 @@ class FakeHost:
             lock=self.lock,
             identity=lambda: self.identity,
             kubelet_version=lambda path: self.kubelets.get(path, ""),
+            kubelet_root=self.kubelet_root,
             lock_holder=lambda: self.lock.holder,
         )

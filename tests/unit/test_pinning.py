@@ -26,7 +26,17 @@ from installer.model.containers import (
     weights_of,
 )
 from installer.model.event import Event
-from installer.model.host import Part, RunningContainer
+from installer.model.host import (
+    HostSnapshot,
+    KubeletBase,
+    KubeletSnapshot,
+    Part,
+    ProcessState,
+    ProxySnapshot,
+    RunningContainer,
+    UnitState,
+    UnitText,
+)
 from installer.model.limits import Limits
 from installer.model.names import Mode
 from installer.model.plan import Changes, Desired, Plan, Step, StepKind
@@ -34,6 +44,7 @@ from installer.model.proxy import NO_CACHE, CachedContainer, ProxyCache
 from installer.node.apply import apply_plan
 from installer.node.pinning import find_resets
 from installer.node.run import Progress
+from installer.node.snapshot import kubelet_root
 from tests.lib.fakes import CONTAINERD, FakeHost
 from tests.lib.rules import rule
 
@@ -452,8 +463,48 @@ def test_a_runtime_that_is_away_does_not_stop_the_removal(tmp_path: Path) -> Non
     assert "could not restore CPUs and weight of the containers" in said.message
 
 
+KUBELET_ROOT = "data/kubelet"  # of a kubelet with --root-dir
+
+
+@rule("R14")
+def test_r14_what_kubelet_asked_for_is_read_where_kubelet_keeps_its_state(tmp_path: Path) -> None:
+    """The creation of this one has the lowest weight, which came with exclusive CPUs."""
+    fake = pinned_host(tmp_path)
+    fake.kubelet_root = f"/{KUBELET_ROOT}"
+    fake.cri.running = (OWN,)
+    resources = {OWN.name: {"requests": {"cpu": "1"}}}
+    data = json.dumps({"entries": {OWN.pod_uid: {"ContainerResources": resources}}})
+    cache = {"Version": "1", "PolicyName": "topology-aware", "Containers": {}}
+    state = {f"{KUBELET_ROOT}/{paths.ALLOCATED_PODS}": json.dumps({"data": data})}
+    lay(tmp_path, {paths.PROXY_CACHE[1:]: json.dumps(cache), **state})
+    (event,) = give_back(tmp_path, fake)
+    assert "CPU weight 2 -> 1024 shares" in event.message
+
+
+@pytest.mark.parametrize(
+    ("argv", "root"),
+    [
+        (("kubelet", "--root-dir=/data/kubelet"), "/data/kubelet"),
+        (("kubelet", "--root-dir", "/data/kubelet/"), "/data/kubelet"),
+        (("kubelet", "--root-dir=/a", "--v=2", "--root-dir=/b"), "/b"),
+        (("kubelet", "--v=2"), "/var/lib/kubelet"),
+        (("kubelet", "--root-dir=kubelet"), "/var/lib/kubelet"),
+        (None, "/srv/kubelet"),
+    ],
+)
+def test_where_kubelet_keeps_its_state(argv: tuple[str, ...] | None, root: str) -> None:
+    """A kubelet that does not run has it from its unit."""
+    process = None if argv is None else ProcessState(8, argv, {})
+    lines = "[Service]\nExecStart=/usr/bin/kubelet --root-dir=/srv/kubelet\n"
+    base = KubeletBase(texts=(UnitText("/etc/systemd/system/kubelet.service", lines),))
+    kubelet = KubeletSnapshot(UnitState("kubelet.service"), process)
+    found = kubelet_root(HostSnapshot(ProxySnapshot(UnitState("p")), kubelet, base=base))
+    assert found == root
+
+
 def test_the_cache_and_kubelets_managers_are_read_when_the_proxy_is_stopped(tmp_path: Path) -> None:
     fake = pinned_host(tmp_path)
+    fake.kubelet_root = f"/{KUBELET_ROOT}"
     entry = {"ID": "aa", "Resources": {"requests": {"cpu": "29m"}}, "LinuxReq": {"cpuset_cpus": "1"}}
     lay(
         tmp_path,
@@ -461,7 +512,9 @@ def test_the_cache_and_kubelets_managers_are_read_when_the_proxy_is_stopped(tmp_
             paths.PROXY_CACHE[1:]: json.dumps(
                 {"Version": "1", "PolicyName": "none", "Containers": {"uid:web": entry}}
             ),
-            paths.CPU_MANAGER_STATE[1:]: json.dumps({"policyName": "static", "defaultCpuSet": "0-2"}),
+            f"{KUBELET_ROOT}/{paths.CPU_MANAGER_STATE}": json.dumps(
+                {"policyName": "static", "defaultCpuSet": "0-2"}
+            ),
         },
     )
     fake.cri.running = (OWN, replace(STRANGER, id="bb"))

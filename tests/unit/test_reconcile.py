@@ -37,6 +37,7 @@ from installer.model.hold import CLUSTER_MEMORY, PAUSE_FILE, why_paused
 from installer.model.host import FileState, Part, RunningContainer
 from installer.model.names import Mode
 from installer.node.history import read_history
+from installer.node.inspection import assess_host
 from installer.node.reconcile import inspect, preview, reconcile
 from installer.node.rescue import hold_kubelet, restart_proxy
 from installer.node.run import DAEMON
@@ -796,6 +797,15 @@ def test_r12_a_restart_of_a_proxy_that_no_torn_cache_lets_start_sets_that_aside(
     assert [event.kind for event in said] == kinds
     assert (node.read(paths.TORN_CACHE) == CACHE[:-1]) is not refused
     assert (node.read(paths.PROXY_CACHE) == CACHE[:-1]) is refused
+
+
+def test_a_run_knows_where_kubelet_keeps_its_state(node: Node, payload: Path) -> None:
+    process = node.process(KUBELET)
+    assert process is not None
+    moved = replace(process, argv=(*process.argv, "--root-dir=/data/kubelet"))
+    node.fake.processes.processes[process.pid] = moved
+    run, _, _ = assess_host(Request(Mode.INSTALL, SETTINGS, payload), node.fake.host, silent)
+    assert run.host.kubelet_root == "/data/kubelet"
 
 
 # -- what failed once --------------------------------------------------------------------
