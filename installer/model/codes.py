@@ -57,6 +57,7 @@ class Code(StrEnum):
     KUBELET_VARIABLE_OVERRIDDEN = "kubelet-variable-overridden"
     KUBELET_VARIABLE_UNSET = "kubelet-variable-unset"
     MACHINE_CONFIG_DAEMON = "machine-config-daemon"
+    CRIO_STATISTICS = "crio-statistics"
     NEWER_CRI = "newer-cri"
     NO_SPACE = "no-space"
     NODEADM = "nodeadm"

@@ -24,7 +24,14 @@ from installer.node.preflight_files import (
     check_file_systems,
     check_places,
 )
-from installer.node.preflight_proxy import check_cache, check_empty, check_placed, check_start, check_versions
+from installer.node.preflight_proxy import (
+    check_cache,
+    check_empty,
+    check_placed,
+    check_start,
+    check_statistics,
+    check_versions,
+)
 from installer.node.sandbox import confines
 
 if TYPE_CHECKING:
@@ -124,6 +131,7 @@ def check_change(facts: Facts) -> tuple[Finding, ...]:
             restarts=facts.restarts_kubelet,
             moves=facts.moves_kubelet,
         ),
+        *check_statistics(facts),
         *check_start(facts),
         *_check_pending(facts),
     )

@@ -15,7 +15,9 @@ from installer.node.preflight_proxy import check_versions
         ("1.26.15", "v0.9.2", []),
         ("1.29.14", "v0.8.0", []),
         ("1.30.1", "v0.9.2", ["newer-cri"]),
-        ("1.34.9-eks-7", "v0.9.2", ["newer-cri"]),
+        ("1.32.9", "v0.9.2", ["newer-cri"]),
+        ("1.33.1", "v0.9.2", ["in-place-resize", "newer-cri"]),
+        ("1.34.9-eks-7", "v0.9.2", ["in-place-resize", "newer-cri"]),
         ("1.35.0", "v0.8.4", ["in-place-resize", "newer-cri"]),
         ("1.37.3", "v0.8.4", ["in-place-resize", "newer-cri"]),
         ("1.38.0-alpha.1", "v0.8.4", ["kubelet-too-new", "in-place-resize", "newer-cri"]),
@@ -41,7 +43,7 @@ def test_a_kubelet_that_is_on_the_relay_already_is_warned_of_nothing() -> None:
 
 def test_what_this_runtime_says_in_vain_is_named_before_kubelet_moves() -> None:
     said = ("runtime handlers", "features")
-    (newer,) = check_versions("1.33.1", "v0.9.2", said, restarts=True, moves=True)
+    (newer,) = check_versions("1.32.1", "v0.9.2", said, restarts=True, moves=True)
     assert newer.message.endswith("here the runtime's runtime handlers and features")
     assert not list(check_versions("1.29.14", "v0.9.2", said, restarts=True, moves=True)), "it knows neither"
 
