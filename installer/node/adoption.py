@@ -223,7 +223,7 @@ def announce_start(files: Files) -> None:
     the next run corrects."""
     with suppress(OSError):
         files.make_directory(paths.OUR_RUNTIME)
-        files.write(paths.PROXY_START_OURS, b"", 0o644)
+        files.write(paths.PROXY_START_OURS, b"ours\n", 0o644)
 
 
 def find_reduced(containers: Iterable[RunningContainer], cache: ProxyCache) -> list[str]:

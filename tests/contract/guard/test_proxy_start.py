@@ -33,8 +33,9 @@ def spares(node: Node) -> bool:
     done = node.guard("mark-start")
     file = node.run / "proxy.env"
     assert done.returncode == 0
-    assert ("policy none" in done.stdout) == file.exists()
-    if not file.exists():
+    found = file.exists() and file.read_text()
+    assert ("policy none" in done.stdout) == bool(found)
+    if not found:
         return False
     options = parse_environment_file(file.read_text())
     assert options == {"CONFIG_OPTIONS": f"--force-config {node.run}/none.cfg"}
@@ -57,7 +58,7 @@ def test_r14_a_start_that_is_not_ours_spares_containers_that_came_past_the_proxy
     (node.run / "kubelet-start-ours").touch()
     assert "relay: ready" in node.guard("compose").stdout
     assert spares(node), "kubelet is on the relay again, and still nobody has told the proxy of them"
-    (node.run / "proxy-start-ours").touch()
+    (node.run / "proxy-start-ours").write_text("ours\n")
     assert not spares(node), "the installer begins this start, and has told it"
     assert spares(node), "and no other one"
     (node.run / "containers-unknown").unlink()
@@ -77,6 +78,42 @@ def test_r14_whatever_keeps_kubelet_off_the_relay_containers_may_come_past_the_p
     base, flag = "--v='2" if "quote" in why else "--v=2", "" if "variable" in why else FLAG
     assert why in node.guard("compose", base, CRI_RESMGR_GUARD_FLAG=flag).stdout
     assert spares(node)
+
+
+#: What a shell's own commands do not do for it.
+_PROCESSES = ("rm", "mkdir", "mv", "sed", "tr", "grep", "head", "tail", "sleep")
+
+
+@rule("R14")
+@pytest.mark.parametrize("verb", ["compose", "mark-start"])
+def test_r14_danger_is_marked_before_another_process_is_needed(dash: Node, verb: str) -> None:
+    """A node without a free process: the shell ends where it needs one."""
+    cached(dash)
+    dash.guard("mark-start")
+    dash.guard("compose", "--v='2")
+    (dash.run / "kubelet-start-ours").touch()
+    if verb == "compose":
+        (dash.run / "containers-unknown").unlink()
+        (dash.run / "kubelet.env").write_text("")
+    dash.pid_file.write_text("42\n")
+    for name in _PROCESSES:  # the first one ends the script
+        end = f"{name}() {{ exit 2; }}\n"
+        dash.script.write_text(end + dash.script.read_text())
+    assert dash.guard(verb, "--v=2", complains=True).returncode == 2
+    if verb == "compose":
+        assert (dash.run / "containers-unknown").exists()
+    else:
+        assert "none.cfg" in (dash.run / "proxy.env").read_text()
+
+
+@rule("R14")
+def test_r14_a_start_that_cannot_spare_unknown_containers_fails(node: Node) -> None:
+    """/run takes no file any more. kubelet is on its base endpoint then."""
+    cached(node)
+    node.guard("mark-start")
+    node.guard("compose", "--v='2")
+    (node.run / "none.cfg").mkdir()  # root writes whatever the mode
+    assert node.guard("mark-start", complains=True).returncode != 0
 
 
 @rule("R14")
