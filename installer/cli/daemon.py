@@ -42,6 +42,7 @@ def _run_daemon(options: Options) -> int:
         for name in ("ready_file", "pod_uid", "good_seconds", "node_address")
         if ENVIRONMENT_PREFIX + name.upper() in os.environ
     }
+    context = find_pod_context(os.environ)
     command = Command(
         options.host_root,
         options.payload,
@@ -49,12 +50,12 @@ def _run_daemon(options: Options) -> int:
         options.config,
         Path(given.get("ready_file", READY_FILE)),
         given.get("pod_uid", ""),
+        context.installation if context else "",
         _seconds(given.get("good_seconds", "60")),
         default_configs=options.default_configs,
         node_address=given.get("node_address", ""),
     )
     emit = build_reporter(options.output, sys.stdout, options.verbose)
-    context = find_pod_context(os.environ)
     cluster = ClusterClient(context, emit, RootedFiles(options.host_root)) if context else Cluster()
     return Daemon(command, emit, cluster).run()
 

@@ -136,7 +136,7 @@ class Member(Kept):
             return self  # nothing has changed
         report, event = self.report.observe(state, epoch)
         is_transition = phase in EVENTS and report.last_event != self.report.last_event
-        member = replace(self.handed_over() if phase is Phase.YIELDED else self, state=state, report=report)
+        member = replace(self.handed_over() if state.replaced else self, state=state, report=report)
         if event:
             member = replace(member, events=(*member.events, event)[-EVENTS_KEPT:])
         if report.waits and not self.report.waits:  # not worth a write if the permit comes at once

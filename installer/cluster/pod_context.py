@@ -35,6 +35,12 @@ class PodContext:
         return f"/apis/apps/v1/namespaces/{self.namespace}/daemonsets/{self.daemonset}"
 
     @property
+    def installation(self) -> str:
+        """The installation that its DaemonSet belongs to, as NAMESPACE/NAME; empty if it is not known."""
+        name = self.daemonset.removesuffix("-removal")
+        return f"{self.namespace}/{name}" if self.namespace and name else ""
+
+    @property
     def is_of_daemonset(self) -> bool:
         """Whether the pod has a name that the controller gives to pods of this DaemonSet: the DaemonSet's
         name and a dash, cut to 58 characters, then five random ones (SimpleNameGenerator of

@@ -74,7 +74,7 @@ class Daemon:
         self._systemd: WatchedSystemd = systemd or BusSystemd(self._files, bus)
         identity = command.identity or f"process {os.getpid()} {time.time():.3f}"
         self._probe_files = ProbeFiles(command, self._warn)
-        self._runtime_state = RuntimeState(self._files, identity, since_boot, self._log)
+        self._runtime_state = RuntimeState(self._files, identity, since_boot, self._log, command.installation)
         self._said: dict[str, float] = {}
         settings = self._settings_token()
         configuration = self._read_settings()
@@ -209,7 +209,7 @@ class Daemon:
 
     def _turn(self, full: bool) -> None:
         """Look, decide, act, and set the next time to look. A daemon whose successor is gone begins anew."""
-        if self._policy.state.phase is Phase.YIELDED and self._runtime_state.is_vacant():
+        if self._policy.state.replaced and self._runtime_state.is_vacant():
             self._terminate("no daemon acts on this host")
         if self._ending:
             return
@@ -254,6 +254,7 @@ class Daemon:
             settings=self._settings_token() if full else before.settings,
             paused=snapshot.paused or permission.paused,
             superseded=superseded,
+            foreign=self._runtime_state.foreign,
             permission=permission,
         )
         return self._snapshot

@@ -52,6 +52,10 @@ def judge_phase_and_readiness(
 
 
 def _phase(passes: PassHistory, now: Obstacles, seen: PollSnapshot, installs: bool) -> tuple[Phase, str]:
+    if now.replaced and seen.foreign:
+        other = f"another installation, {seen.foreign}, acts on this node"
+        # Nothing here is of this installation: there is nothing to remove.
+        return (Phase.REFUSED, other) if installs else (Phase.REMOVED, f"{other}, which stays as it is")
     if now.replaced:
         return Phase.YIELDED, "a newer daemon has taken over this host"
     if seen.paused:

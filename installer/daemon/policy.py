@@ -277,9 +277,7 @@ class Policy:
     def _rescue(self, now: float, snapshot: PollSnapshot) -> Decision:
         """What to do about a dead or silent relay, after systemd has had its chance."""
         persons = is_operators(snapshot.hold)
-        if snapshot.blind or snapshot.paused:
-            return _NOTHING
-        if not snapshot.runtime or not snapshot.is_ours:
+        if snapshot.blind or snapshot.paused or not (snapshot.runtime and snapshot.is_ours):
             return _NOTHING
         if self._passes.tried is None and self._blocked == UNBLOCKED and not persons:
             return _NOTHING  # the first pass comes first, and does all that is needed
@@ -403,6 +401,7 @@ class Policy:
             phase=phase,
             ready=ready,
             reason=reason,
+            replaced=self._replaced,
             hold=snapshot.hold,
             last_exit=passes.last[0],
             last_seconds=passes.last[1],

@@ -63,7 +63,8 @@ class PollSnapshot:
     on_relay: bool = False  # kubelet is
     hold: str = ""  # why kubelet is held
     paused: bool = False
-    superseded: bool = False  # a newer daemon has come
+    superseded: bool = False  # a newer daemon has come, or another installation's acts on the host
+    foreign: str = ""  # that other installation, NAMESPACE/NAME
     permission: Permission = FREE
     blind: str = ""  # why the units could not be looked at
     unservable: bool = False  # because this is not a host that we can serve

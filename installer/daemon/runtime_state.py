@@ -5,6 +5,9 @@ installation: after a boot the pods of both start at once, in any order. A daemo
 the claim has been replaced, and stays so when its container restarts, because the claim lists whom its writer
 replaced. The last pod of a removal deletes the claim, and then a replaced daemon begins anew.
 
+Two installations may select the same node, which no manifest can know. The one that acts there goes on: a
+daemon of another one does nothing, not even remove, until no daemon of the first has lived for some minutes.
+
 The stamps say when we restarted kubelet. A crash between two writes loses the newest stamp at worst. An
 unreadable file counts as none.
 
@@ -15,6 +18,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -28,17 +32,28 @@ from installer.model.names import Mode
 MODE_FILE = f"{paths.OUR_RUNTIME}/mode.json"
 STAMPS = f"{paths.OUR_RUNTIME}/restarts.json"
 _KEPT = 20  # of replaced daemons, and of stamps
+_GONE = 300.0  # seconds without a daemon of another installation: longer than a pod takes to be replaced
 _VACANT = 30.0  # seconds; a removal deletes the claim, and restores it when its pass has ended
 
 
 class RuntimeState:
     """`identity` names this daemon (a pod's UID); a restart of its container keeps it. `now` is a clock in
     seconds that all processes of this boot share and nobody sets: with a wall clock that is set back we would
-    forget how often kubelet was restarted. No method raises."""
+    forget how often kubelet was restarted. `installation`: NAMESPACE/NAME of the pod's, empty outside of one.
+    No method raises."""
 
-    def __init__(self, files: Files, identity: str, now: Callable[[], float], emit: Emit) -> None:
+    def __init__(
+        self,
+        files: Files,
+        identity: str,
+        now: Callable[[], float],
+        emit: Emit,
+        installation: str = "",
+    ) -> None:
         self._files = files
         self._identity = identity
+        self._installation = installation
+        self._foreign, self._gone_since = "", now()
         self._now = now
         self._emit = emit
         self._mode, self._refused = Mode.INSTALL, False
@@ -47,9 +62,13 @@ class RuntimeState:
         self._unwritten: set[str] = set()
 
     def claim(self, mode: Mode) -> bool:
-        """Claim the host from now on. Return False, and write nothing, if we were replaced before."""
+        """Claim the host from now on. Return False, and write nothing, if we were replaced before, or another
+        installation acts on the host."""
         self._mode = mode
         found = self._load(MODE_FILE)
+        self._foreign = self._find_foreign(found)
+        if self._foreign:
+            return False
         by, replaced = str(found.get("by", "")), _strings(found.get("replaced"))
         if by != self._identity:
             if self._identity in replaced:
@@ -62,7 +81,7 @@ class RuntimeState:
     def insist(self) -> bool:
         """A removal goes first: take the host back from an installation. Return whether that was done."""
         found = self._load(MODE_FILE)
-        if self._mode is not Mode.REMOVE or found.get("mode") != Mode.INSTALL.value:
+        if self._mode is not Mode.REMOVE or found.get("mode") != Mode.INSTALL.value or self._foreign:
             return False
         self._take((*self._replaced, str(found.get("by", ""))))
         return True
@@ -78,8 +97,38 @@ class RuntimeState:
             self._write(mode)
 
     def _write(self, mode: Mode) -> None:
-        claim = {"mode": mode.value, "when": self._now(), "by": self._identity, "replaced": self._replaced}
+        claim: dict[str, Any] = {
+            "mode": mode.value,
+            "when": self._now(),
+            "by": self._identity,
+            "replaced": self._replaced,
+        }
+        if self._installation:
+            process = {"pid": os.getpid(), "started": self._started(os.getpid())}
+            claim |= {"installation": self._installation, **process}
         self._save(MODE_FILE, claim)
+
+    def _find_foreign(self, claim: Mapping[str, Any]) -> str:
+        """Return the other installation that acts on the host by its claim; empty if none does."""
+        other = str(claim.get("installation", ""))
+        if "" in (other, self._installation) or other == self._installation:
+            return ""
+        now, started = self._now(), self._started(claim.get("pid"))
+        if started and started == claim.get("started"):
+            self._gone_since = now
+        return other if now - self._gone_since < _GONE else ""
+
+    def _started(self, pid: object) -> str:
+        """Return when the process of the host started, in ticks since the boot; empty if it does not live
+        (proc_pid_stat(5))."""
+        with contextlib.suppress(InstallerError, OSError, ValueError, IndexError):
+            return (self._files.read(f"/proc/{pid}/stat") or b"").decode().rpartition(")")[2].split()[19]
+        return ""
+
+    @property
+    def foreign(self) -> str:
+        """The other installation that acts on this host, as NAMESPACE/NAME; empty if none does."""
+        return self._foreign
 
     def forget(self, *, everything: bool = True) -> None:
         """Called at our end; does nothing if another daemon has come since. A removal deletes its claim, so
@@ -100,14 +149,17 @@ class RuntimeState:
         """Whether another daemon has come since our claim, or had before. Those that we replaced have not,
         even if our own claim could not be written, unless they have replaced us in turn."""
         found = self._load(MODE_FILE)
+        self._foreign = self._foreign or self._find_foreign(found)
         by, replaced = found.get("by", self._identity), _strings(found.get("replaced"))
         came = by != self._identity and (by not in self._replaced or self._identity in replaced)
-        return self._refused or came
+        return self._refused or came or bool(self._foreign)
 
     def is_vacant(self) -> bool:
         """Whether there has been no claim for a while. For a daemon that was replaced."""
-        now = self._now()
-        if self._load(MODE_FILE):
+        now, found = self._now(), self._load(MODE_FILE)
+        if self._foreign:
+            return not self._find_foreign(found)
+        if found:
             self._vacant_since = None
             return False
         self._vacant_since = now if self._vacant_since is None else self._vacant_since

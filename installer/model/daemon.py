@@ -61,6 +61,7 @@ class DaemonState:
     installed: Installed = Installed()  # by the last pass
     wanted: str = ""  # the generation that is to be installed; empty if the inputs cannot be read
     serves: bool = False  # what is installed is good, and kubelet works with it, whichever generation it is
+    replaced: bool = False  # another daemon acts on the host, and reports on the Node
     successor: str = ""  # what is to follow a removal: `nri` or nothing
     restarts: int = 0  # of kubelet by us, within the last hour
     # Since the process began:

@@ -248,6 +248,17 @@ def take_inventory(api: KubeApi, instance: str, namespace: str = "") -> tuple[Ow
     )
 
 
+def find_agents_other_user(api: KubeApi, instance: str) -> str:
+    """Return another installation that has the agent: its ServiceAccount and roles have one name in a
+    cluster, and the label of the installation that was applied last. Empty if there is none. Raises
+    ApiError."""
+    for each in _list(api, NAMESPACES, OURS):
+        other = text_at(each, "metadata", "labels", INSTANCE_LABEL)
+        if other != instance and text_at(each, "metadata", "name") == f"{other}-agent":
+            return other
+    return ""
+
+
 def delete_installation(api: KubeApi, instance: str) -> None:
     """Delete the DaemonSet alone: its pods clean their nodes as they end. Raises ApiError."""
     for each in find_installations(api, instance=instance):

@@ -143,11 +143,16 @@ def judge_node(node: Object, listed: Listed) -> NodeView | None:
     name = text_at(metadata, "name")
     status = read_status(metadata)
     labels = mapping_at(metadata, "labels")
-    selecting = {each.mode: each for each in listed.installations if _selects(each, name, labels)}
+    selectors = [each for each in listed.installations if _selects(each, name, labels)]
+    selecting = {each.mode: each for each in selectors}
+    several = {each.instance: each for each in selectors if each.mode is Mode.INSTALL}
     mode = Mode.REMOVE if Mode.REMOVE in selecting else Mode.INSTALL
     pod = listed.pods.get((name, mode))
     health, reason = NodeHealth.DIRTY, _left_reason(status) or _DESELECTED
-    if selecting:
+    if len(several) > 1:
+        named = " and ".join(f"{each.namespace}/{each.name}" for _, each in sorted(several.items()))
+        health, reason = NodeHealth.TROUBLE, f"{named} both select it: exclude it from all but one of them"
+    elif selecting:
         health, reason = _judge(node, status, pod, selecting[mode], listed)
     elif status.get("state", "") in ("", Phase.REMOVED):
         return None

@@ -19,13 +19,14 @@ from installer.model.names import UNINSTALLING, Mode
 from installer.model.overview import NodeHealth, NodeView
 from installer.operator.annotations import find_unready
 from installer.operator.api import CONFIG_MAPS, DAEMON_SETS, KubeApi
-from installer.operator.homes import Home, find_homes
+from installer.operator.homes import AGENT, Home, find_homes
 from installer.operator.inventory import (
     DEFINITIONS,
     Installed,
     Owned,
     delete_owned,
     find_adjustments,
+    find_agents_other_user,
     find_installations,
     find_instance,
     find_release,
@@ -114,6 +115,11 @@ def find(api: KubeApi, options: UninstallOptions) -> Target:
     namespace = sets[0].namespace if sets else options.namespace
     namespace = namespace or find_homes(api).get(instance, Home()).namespace
     owned = take_inventory(api, instance, namespace) if instance else ()
+    if any(each.name == AGENT for each in owned) and (other := find_agents_other_user(api, instance)):
+        raise InvalidInputError(
+            [f"{AGENT} has the label of {instance}, and installation {other} uses it too"],
+            f"apply the manifests of {other} again, which gives it their label; then run the same command",
+        )
     settings = _read_settings(api, by_mode.get(Mode.INSTALL), by_mode.get(Mode.REMOVE))
     followed = mapping_at(settings, "removal").get("successor") == "nri"
     patience = wait_seconds_of(settings) if options.wait is None else options.wait

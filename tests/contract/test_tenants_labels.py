@@ -12,10 +12,13 @@ from typing import Any
 
 import pytest
 
+from installer.manifests.build import build_objects
+from installer.manifests.inputs import ManifestOptions, load_inputs
 from installer.operator.api import CONFIG_MAPS as CONFIG_MAPS_OF_A_CLIENT
 from installer.operator.api import KUBECTL
 from installer.operator.kube import connect_with
-from tests.lib.throwaway.fleet import DAEMON_SETS, LEASES, PODS, Fleet, build_pod
+from tests.lib.rules import rule
+from tests.lib.throwaway.fleet import DAEMON_SETS, LEASES, PODS, Fleet, build_pod, kind_of
 from tests.lib.throwaway.installed_fleet import CONFIG_MAPS, VALUES, World, node, two_installations
 from tests.lib.throwaway.kubeserver import Kind, Name
 
@@ -134,6 +137,36 @@ def test_the_failure_of_one_installation_keeps_no_command_from_the_others(tmp_pa
         assert shown.returncode == 3
         assert "its Leases cannot be read: 403" in shown.stdout
         assert "paused: a Friday" in shown.stdout
+
+
+@rule("R13")
+def test_a_node_that_two_installations_select_names_both(tmp_path: Path) -> None:
+    with two_installations(tmp_path) as world:
+        both = {"nodeAffinity": None}
+        for name in ("first", "second"):
+            place = Name(DAEMON_SETS, "resources", name)
+            world.server.patch(place, {"spec": {"template": {"spec": {"affinity": both}}}})
+        world.fleet.rest()
+        shown = world.run(verb="report")
+        assert shown.returncode == 3
+        assert "resources/first and resources/second both select it" in shown.stdout
+
+
+def test_an_agent_that_two_installations_share_is_taken_from_neither(tmp_path: Path) -> None:
+    with two_installations(tmp_path) as world:
+        values = tmp_path / "first.yaml"
+        for name in ("first", "second"):
+            values = tmp_path / f"{name}.yaml"
+            values.write_text(f"{values.read_text()}agent: {{enabled: true}}\n")
+            for body in build_objects(load_inputs(ManifestOptions(values=values), lambda _: None)):
+                key = Name(kind_of(body), body["metadata"].get("namespace", ""), body["metadata"]["name"])
+                if key in world.server.objects:
+                    world.server.patch(key, {"metadata": {"labels": body["metadata"].get("labels", {})}})
+                else:
+                    world.server.create(key.kind, key.namespace, body)
+        refused = world.run("--yes", "--name", "second")
+        assert refused.returncode == 2
+        assert "installation first uses it too" in refused.stderr
 
 
 def test_a_daemon_set_that_nothing_proves_is_named_and_left(begin: Begin) -> None:

@@ -440,14 +440,19 @@ def test_at_the_end_nothing_is_told_twice(files: RootedFiles) -> None:
     assert len(scene.asked) == asked
 
 
-def test_a_daemon_that_was_replaced_says_so_and_nothing_of_the_node(files: RootedFiles) -> None:
-    """The newer one writes the annotation."""
+@pytest.mark.parametrize(
+    ("phase", "reason"), [(Phase.YIELDED, "HandedOver"), (Phase.REFUSED, "Refused")], ids=str
+)
+def test_a_daemon_that_was_replaced_says_so_and_nothing_of_the_node(
+    files: RootedFiles, phase: Phase, reason: str
+) -> None:
+    """The one that acts writes the annotation: a newer daemon, or that of another installation."""
     scene = annotating(files)
     scene.report(state(Phase.CONVERGED))
     scene.heartbeat(answer(sent=1, parts=ANNOTATED))
-    scene.report(state(Phase.YIELDED))
+    scene.report(replace(state(phase), replaced=True))
     request = scene.heartbeat(answer(sent=1))
-    assert [event["reason"] for event in request.events] == ["HandedOver"]
+    assert [event["reason"] for event in request.events] == [reason]
     assert request.status is None
     asked = len(scene.asked)
     scene.cluster.end()

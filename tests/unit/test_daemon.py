@@ -104,6 +104,60 @@ def test_a_removal_takes_the_host_back_from_an_installation(files: RootedFiles) 
     assert not again.superseded()
 
 
+def of(installation: str, files: RootedFiles, wall: Wall) -> RuntimeState:
+    return RuntimeState(files, f"pod of {installation}", wall, silent, installation)
+
+
+def lives(files: RootedFiles, started: str = "77") -> None:
+    """This process, as the host's /proc would show it."""
+    files.make_directory(f"/proc/{os.getpid()}")
+    words = ["S", *map(str, range(18)), started, "0"]
+    files.write(f"/proc/{os.getpid()}/stat", f"{os.getpid()} (a) b) {' '.join(words)}".encode(), 0o644)
+
+
+@rule("R10")
+@pytest.mark.parametrize("mode", Mode)
+def test_a_daemon_of_another_installation_neither_installs_nor_removes(
+    files: RootedFiles, mode: Mode
+) -> None:
+    """Two DaemonSets select the node. Each would undo what the other does, and `uninstall` of one would
+    remove what the other serves."""
+    wall = Wall()
+    lives(files)
+    first, second = of("kube-system/first", files, wall), of("kube-system/second", files, wall)
+    assert first.claim(Mode.INSTALL)
+    assert not second.claim(mode)
+    assert not second.insist()
+    assert (first.superseded(), second.superseded()) == (False, True)
+    assert second.foreign == "kube-system/first"
+    wall.now += 10_000
+    assert not second.is_vacant()
+
+
+def test_another_installation_whose_daemons_are_gone_for_long_is_followed(files: RootedFiles) -> None:
+    """Its DaemonSet was deleted and left the node as it was. A pod that is replaced is away for a moment."""
+    wall = Wall()
+    lives(files)
+    of("kube-system/first", files, wall).claim(Mode.INSTALL)
+    second = of("kube-system/second", files, wall)
+    assert not second.claim(Mode.INSTALL)
+    lives(files, started="99")  # another process has its number
+    wall.now += 200
+    assert not second.is_vacant()
+    wall.now += 200
+    assert second.is_vacant()
+
+
+def test_a_newer_pod_of_the_same_installation_is_no_other_one(files: RootedFiles) -> None:
+    wall = Wall()
+    lives(files)
+    first = of("kube-system/first", files, wall)
+    first.claim(Mode.INSTALL)
+    removal = RuntimeState(files, "its removal", wall, silent, "kube-system/first")
+    assert removal.claim(Mode.REMOVE)
+    assert (removal.foreign, first.superseded(), first.foreign) == ("", True, "")
+
+
 def test_a_removal_yields_to_a_newer_one(files: RootedFiles) -> None:
     old, new = runtime_state(files, "old"), runtime_state(files, "new")
     old.claim(Mode.REMOVE)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from pytest_mock import MockerFixture
@@ -329,3 +332,26 @@ def test_a_removal_takes_the_host_back_and_looks_once_more(scene: Scene) -> None
         assert (found["mode"], found["by"], "another pod" in found["replaced"]) == ("remove", "one", True)
 
     scene.play(body)
+
+
+@rule("R10")
+@pytest.mark.parametrize(("mode", "phase"), [(Mode.INSTALL, "refused"), (Mode.REMOVE, "removed")])
+def test_a_host_where_another_installation_acts_is_left_to_it(scene: Scene, mode: Mode, phase: str) -> None:
+    scene.settings(mode=mode)
+    scene.command = replace(scene.command, installation="ours/second")
+    started = Path(f"/proc/{os.getpid()}/stat").read_text().rpartition(")")[2].split()[19]
+    claim: dict[str, object] = {"mode": "install", "by": "their pod", "installation": "theirs/first"}
+    claim |= {"pid": os.getpid(), "started": started}
+    stat = scene.path(f"/proc/{os.getpid()}/stat")
+    stat.parent.mkdir(parents=True, exist_ok=True)
+    stat.write_bytes(Path(f"/proc/{os.getpid()}/stat").read_bytes())
+    scene.path(MODE_FILE).parent.mkdir(parents=True, exist_ok=True)
+    scene.path(MODE_FILE).write_text(json.dumps(claim))
+
+    def body() -> None:
+        scene.reaches(phase)
+        assert "another installation, theirs/first, acts on this node" in scene.of("state")[-1].message
+
+    scene.play(body)
+    assert not scene.of("pass.started")
+    assert json.loads(scene.path(MODE_FILE).read_text()) == claim
