@@ -324,3 +324,40 @@ def test_pods_that_pod_security_refuses_are_named_with_its_words(cluster: Cluste
     finally:
         assert cluster.call("DELETE", "/api/v1/nodes/n1").ok
         cluster.call("PATCH", space, {"metadata": {"labels": dict.fromkeys(enforced)}})
+
+
+def test_with_argo_cd_the_deletion_of_the_application_cleans_first(cluster: Cluster, tmp_path: Path) -> None:
+    """Argo CD applies what is no hook at a sync; when the Application is deleted, it creates what is
+    annotated with PreDelete in the order of the waves, waits for the Job, and then deletes the rest."""
+    before = leftovers(cluster)
+    hooks = {**VALUES["hooks"], "uninstall": "argocd"}
+    values = {**VALUES, "configs": {"fallback": "policy: {Active: none}\n"}, "hooks": hooks}
+    objects = render_chart(CHART, values, NAMESPACE, NAME)
+    annotations = [each["metadata"].get("annotations", {}) for each in objects]
+    wave = "argocd.argoproj.io/sync-wave"
+    hooked = [
+        (int(given[wave]), each)
+        for each, given in zip(objects, annotations, strict=True)
+        if given.get("argocd.argoproj.io/hook") == "PreDelete"
+    ]
+    synced = [
+        each
+        for each, given in zip(objects, annotations, strict=True)
+        if not {"argocd.argoproj.io/hook", "helm.sh/hook"} & set(given)
+    ]
+    cluster.call("POST", "/api/v1/namespaces", {"metadata": {"name": NAMESPACE}})
+    (tmp_path / "synced.yaml").write_text(yaml.safe_dump_all(synced))
+    cluster.kubectl("apply", "-f", str(tmp_path / "synced.yaml"))
+    assert cluster.call("GET", DAEMON_SET).ok
+    assert not cluster.call("GET", JOB).ok
+    for at, (_, each) in enumerate(sorted(hooked, key=lambda pair: pair[0])):
+        path = tmp_path / f"hook-{at}.yaml"
+        path.write_text(yaml.safe_dump(each))
+        cluster.kubectl("apply", "-f", str(path))
+    until(lambda: cluster.pods_of_hooks, "the Job has not run")
+    (hook,) = cluster.pods_of_hooks
+    assert hook.returncode == 0, hook.stdout + hook.stderr
+    for _, each in hooked:  # HookSucceeded
+        place = ("-n", each["metadata"]["namespace"]) if "namespace" in each["metadata"] else ()
+        cluster.kubectl("delete", each["kind"], each["metadata"]["name"], *place)
+    until(lambda: leftovers(cluster) == before, f"left: {leftovers(cluster) - before}")
