@@ -12,16 +12,17 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from textwrap import indent
 
 from installer.errors import InvalidInputError
 from installer.host.ports import Validator
-from installer.inputs.policy import NOTHING_ASKED, Asked, unfold
+from installer.inputs.policy import NOTHING_ASKED, Asked, asked_by_agent, unfold
 from installer.inputs.reading import kind, nearest, read_if_present, shown, suggest
 from installer.inputs.systemd_syntax import parse_environment_file, split_words
 from installer.inputs.yaml_document import parse_document
 from installer.model.containers import format_list, parse_list
 from installer.model.plan import Finding, Severity
-from installer.model.proxy import POLICIES, nano_of
+from installer.model.proxy import POLICIES, ProxyCache, nano_of
 
 FALLBACK = "fallback.cfg"
 FORCE = "force.cfg"
@@ -215,6 +216,16 @@ def find_cpu_faults(configs: Configs, has: str) -> list[str]:
         f"{name}: policy.ReservedResources.CPU: static cannot reserve {asked.reserved} of the CPUs "
         f"{format_list(usable) or 'that are left (none)'}: {here}"
     ]
+
+
+def find_agent_config_faults(cache: ProxyCache, cpus: str) -> list[str]:
+    """The faults in the configuration that the agent has sent, with which a start would end on a node that
+    has these CPUs. Each section is a text of its own."""
+    name = "the agent's configuration"
+    texts = (f"{key}:\n{indent(text, '  ')}\n" for key, text in (cache.agent or {}).items() if text.strip())
+    content = "".join(texts).encode("utf-8", "replace")
+    faults = find_faults(name, content)
+    return faults or find_cpu_faults(Configs(fallback=content, asked=asked_by_agent(cache)), cpus)
 
 
 def _named(cpus: str) -> frozenset[int] | None:

@@ -86,7 +86,7 @@ def policy_in_force(snapshot: HostSnapshot) -> PolicyInForce | None:
         if forced == paths.SPARING_CONFIG:
             return PolicyInForce("none", PolicySource.GUARD)
         source, configured = PolicySource.FORCE, _policy_at(paths.FORCE_CONFIG, snapshot)
-    elif cache.agent:
+    elif cache.agent is not None:
         source, configured = PolicySource.AGENT, asked_by_agent(cache).policy
     elif process.flag("--fallback-config"):
         source, configured = PolicySource.FALLBACK, _policy_at(paths.FALLBACK_CONFIG, snapshot)
@@ -100,7 +100,7 @@ def policy_of(desired: Desired, cache: ProxyCache) -> PolicyInForce:
     """The policy that a start with these files would activate."""
     files = {file.path: file.content for file in desired.files if isinstance(file.content, bytes)}
     forced = files.get(paths.FORCE_CONFIG)
-    if forced is None and cache.agent:
+    if forced is None and cache.agent is not None:
         source, asked = PolicySource.AGENT, asked_by_agent(cache)
     elif forced is None:
         source, asked = PolicySource.FALLBACK, asked_in(files.get(paths.FALLBACK_CONFIG, b""))
@@ -111,7 +111,11 @@ def policy_of(desired: Desired, cache: ProxyCache) -> PolicyInForce:
 
 def asked_by_agent(cache: ProxyCache) -> Asked:
     """What the configuration from the agent asks for."""
-    return Asked.of({name: _data_in(text.encode("utf-8", "replace")) for name, text in cache.agent.items()})
+    return Asked.of(_sections_of(cache))
+
+
+def _sections_of(cache: ProxyCache) -> dict[str, object]:
+    return {name: _data_in(text.encode("utf-8", "replace")) for name, text in (cache.agent or {}).items()}
 
 
 def controls_of(contents: Iterable[Content | None], cache: ProxyCache) -> frozenset[Control]:
@@ -121,7 +125,7 @@ def controls_of(contents: Iterable[Content | None], cache: ProxyCache) -> frozen
     texts = [content for content in given if isinstance(content, bytes)]
     if len(texts) < len(given):
         return frozenset(Control)
-    agents = {name: _data_in(text.encode("utf-8", "replace")) for name, text in cache.agent.items()}
+    agents = _sections_of(cache)
     keys = {
         f"{section}.{key.lower()}"
         for data in (agents, *map(_data_in, texts))

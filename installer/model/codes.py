@@ -57,6 +57,8 @@ class Code(StrEnum):
     KUBELET_VARIABLE_OVERRIDDEN = "kubelet-variable-overridden"
     KUBELET_VARIABLE_UNSET = "kubelet-variable-unset"
     MACHINE_CONFIG_DAEMON = "machine-config-daemon"
+    AGENT_CONFIGURATION = "agent-configuration"
+    AGENT_POLICY = "agent-policy"
     CRIO_STATISTICS = "crio-statistics"
     NEWER_CRI = "newer-cri"
     NO_SPACE = "no-space"

@@ -11,7 +11,7 @@ from installer.model.controls import Originals
 from installer.model.host import DesiredFile, FileState, HostSnapshot, Part
 from installer.model.jsontext import sha256_hex
 from installer.model.names import Mode
-from installer.model.proxy import PolicyInForce
+from installer.model.proxy import PolicyInForce, PolicySource
 
 
 class Severity(StrEnum):
@@ -181,6 +181,7 @@ class StepKind(StrEnum):
     DISABLE = "disable"
     DAEMON_RELOAD = "daemon-reload"
     SET_ASIDE_CACHE = "set-aside-cache"
+    FORGET_AGENT = "forget-agent"  # delete the agent's configuration from the proxy's cache
     ADOPT = "adopt"  # make running containers known to the proxy
     CHECK_WEIGHTS = "check-weights"  # the proxy knows all of them, and none has lost CPU weight
     CHECK_PODS = "check-pods"  # the proxy knows all of them, else it starts again
@@ -204,6 +205,7 @@ _IN_WORDS = {
     StepKind.CLEAR_HOLD: "end the hold on kubelet",
     StepKind.DAEMON_RELOAD: "daemon-reload",
     StepKind.SET_ASIDE_CACHE: "move the torn {} aside",
+    StepKind.FORGET_AGENT: "delete the configuration of the agent, which is switched off, from {}",
     StepKind.ADOPT: "adopt running containers that the proxy does not know, if there are any",
     StepKind.CHECK_WEIGHTS: "check that the proxy knows all running containers, and none has lost CPU weight",
     StepKind.CHECK_PODS: "check that the proxy knows all pods, and restart it if not",
@@ -319,6 +321,12 @@ class Assessment:
     unchecked: bool = False  # someone else started the proxy, and no run has checked the containers since
     # Files of ours that are there, although no installation has ended: it was cut off, or its record is lost.
     unfinished: tuple[str, ...] = ()
+
+    @property
+    def begins_policy(self) -> bool:
+        """Whether the plan activates another policy because the agent asks for it."""
+        asks = self.policy is not None and self.policy.source is PolicySource.AGENT and self.policy.pending
+        return bool(asks) and self.plan.changes.restarts(Part.PROXY)
 
     @property
     def most_restarts(self) -> int:

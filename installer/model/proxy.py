@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -78,8 +79,8 @@ class ProxyCache:
     torn: bool = False  # no start can read it: it is truncated or has another shape
     version: str = ""  # of the format; empty: unknown
     policy: str = ""  # the one that the last start activated; empty: unknown
-    # The configuration that cri-resmgr-agent sent: section -> YAML; empty: none.
-    agent: Mapping[str, str] = field(default_factory=dict)
+    # The configuration that cri-resmgr-agent sent: section -> YAML. None: none; an empty one is in force.
+    agent: Mapping[str, str] | None = None
     containers: Mapping[str, CachedContainer] = field(default_factory=dict)  # by the runtime's ID
     pods: frozenset[str] = frozenset()  # the sandboxes that it knows, by the runtime's ID
     classed: tuple[int, ...] = ()  # CPUs whose frequency a class may have limited
@@ -107,11 +108,21 @@ def parse_cache(raw: bytes | None) -> ProxyCache:
     return ProxyCache(
         version=str(found.get("Version") or ""),
         policy=text_at(found, "PolicyName"),
-        agent={str(key): str(text) for key, text in mapping_at(found, "Cfg", "Data").items()},
+        agent=_agent(found),
         containers=dict(_containers(found)),
         pods=frozenset(mapping_at(found, "Pods")),
         classed=_classed(mapping_at(found, "PolicyJSON").get("CPUClassAssignments")),
     )
+
+
+def _agent(found: object) -> dict[str, str] | None:
+    config = mapping_at(found).get("Cfg")
+    return None if config is None else {str(k): str(v) for k, v in mapping_at(config, "Data").items()}
+
+
+def without_agent(raw: bytes) -> bytes:
+    """The cache without the agent's configuration, otherwise unchanged."""
+    return json.dumps({**mapping_at(parse_json(raw)), "Cfg": None}).encode()
 
 
 def _classed(text: object) -> tuple[int, ...]:

@@ -23,7 +23,7 @@ from installer.model.containers import CpuResources
 from installer.model.event import Emit, Event, name_some
 from installer.model.host import HostPath, Probe, RunningContainer, UnstartedContainer
 from installer.model.jsontext import parse_json
-from installer.model.proxy import NO_POLICY, ProxyCache, parse_cache, quantity_of
+from installer.model.proxy import NO_POLICY, ProxyCache, parse_cache, quantity_of, without_agent
 from installer.node.pinning import (
     CACHE_LIMIT,
     LOWEST,
@@ -215,6 +215,13 @@ def raise_low(host: Host, endpoint: str, low: Iterable[Lost], emit: Emit) -> Non
 def forget_old(files: Files) -> None:
     """Delete the cache from before the adoption."""
     files.remove(OLD_CACHE)
+
+
+def forget_agent(files: Files) -> None:
+    """Delete the configuration that the agent has sent from the cache of the stopped proxy."""
+    raw = files.read(paths.PROXY_CACHE, CACHE_LIMIT)
+    if raw and not parse_cache(raw).torn:
+        files.write(paths.PROXY_CACHE, without_agent(raw), _mode(files))
 
 
 def announce_start(files: Files) -> None:

@@ -15,7 +15,7 @@ from installer.model.hold import is_of_a_run
 from installer.model.host import ABSENT, HostSnapshot, Part
 from installer.model.names import Mode
 from installer.model.plan import Assessment, Changes, Desired, Finding, Plan, UnitAction, refusal, warning
-from installer.model.proxy import PolicyInForce, Repinning
+from installer.model.proxy import PolicyInForce, PolicySource, Repinning
 from installer.node.adoption import describe_adoption, find_reduced
 from installer.node.controls import due_controls
 from installer.node.desired import build_desired, runtime_endpoint, settings_digest
@@ -31,6 +31,7 @@ from installer.node.record import Failure, Record, RecordStatus, leftovers_of_ou
 
 _WHY_ADOPTED = "containers that it does not know have to be adopted"
 WEIGHT_TAKEN = "weight-taken"  # the code of a finding
+AGENT_POLICY = "agent-policy"  # the same
 _WHY_TAKEN = "its last start took CPU weight from containers that it did not know"
 
 
@@ -135,6 +136,7 @@ def _plan(facts: Facts, record: Record, nonce: str) -> Plan:
         leaves_to=leaves_to(snapshot, changes, policy.name if policy else "", runtime),
         returns=bool(controls) and not looked_at,
         runtime=runtime,
+        forgets_agent=facts.forgets_agent,
         compares=snapshot.may_be_unknown and compared,
     )
     return Plan(
@@ -179,7 +181,31 @@ def _why_restarted(facts: Facts) -> str:
         return _WHY_ADOPTED
     if action is not UnitAction.RESTART and _refused_pods(facts) and _may_start_again(facts):
         return why_unknown(_refused_pods(facts))
+    if action is not UnitAction.RESTART and _may_start_again(facts) and (why := _why_agent(facts)):
+        return why
     return _WHY_TAKEN if facts.adopts(facts.in_force) and _reduced(facts) else ""
+
+
+def _why_agent(facts: Facts) -> str:
+    """Why the agent's configuration, which takes effect in full only when the proxy starts, needs a start."""
+    now = facts.in_force
+    if now is None or now.source is not PolicySource.AGENT:
+        return ""
+    if facts.forgets_agent:
+        return "its agent is switched off, but the agent's last configuration is in force"
+    wants = now.pending and not facts.agent_faults
+    return f"its agent asks for the policy {now.pending}, and {now.name} is in force" if wants else ""
+
+
+def _agent_findings(facts: Facts) -> Iterable[Finding]:
+    """A policy that the agent asks for and that no start of this plan activates."""
+    now = facts.in_force
+    asks = now is not None and now.source is PolicySource.AGENT and now.pending
+    if now is None or not asks or facts.changes.restarts(Part.PROXY):
+        return
+    why = next(iter(facts.agent_faults), "a start would take CPUs or weight from containers")
+    message = f"the agent asks for the policy {now.pending}, but {now.name} stays in force: {why}"
+    yield warning(AGENT_POLICY, message, "correct the agent's ConfigMap")
 
 
 def _refused_pods(facts: Facts) -> tuple[str, ...]:
@@ -233,6 +259,7 @@ def _record_findings(facts: Facts, record: Record, status: RecordStatus) -> Iter
     if request.mode is Mode.INSTALL:
         yield from _reduced_findings(facts)
         yield from _pods_findings(facts)
+        yield from _agent_findings(facts)
     code, mode = "record-unusable", request.mode
     silent = (RecordStatus.OK, RecordStatus.RENAMED)
     if status in silent or (status is RecordStatus.MISSING and mode is Mode.INSTALL):

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import re
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from installer.inputs.configs import find_agent_config_faults
 from installer.inputs.policy import policy_in_force, policy_of
 from installer.model.host import HostSnapshot, Part, Probe, RunningContainer, UnitState
 from installer.model.plan import Changes, Desired, UnitAction
-from installer.model.proxy import PolicyInForce, Repinning
+from installer.model.proxy import PolicyInForce, PolicySource, Repinning
 from installer.node.adoption import divide
 
 if TYPE_CHECKING:
@@ -63,7 +65,26 @@ class Facts:
     @property
     def asked(self) -> PolicyInForce:
         """The policy that a start of the proxy would activate."""
-        return policy_of(self.desired, self.snapshot.cache)
+        cache = self.snapshot.cache
+        return policy_of(self.desired, replace(cache, agent=None) if self.forgets_agent else cache)
+
+    @property
+    def forgets_agent(self) -> bool:
+        """Whether the proxy's cache has a configuration from an agent that is switched off: it would take
+        precedence over fallback.cfg for ever."""
+        return self.settings.proxy.agent == "disabled" and self.snapshot.cache.agent is not None
+
+    @property
+    def agent_faults(self) -> list[str]:
+        """Why the proxy would not start with its agent's configuration, which the next start would use. A
+        running proxy accepts more than a start does."""
+        asked, before, process = self.asked, self.snapshot.cache.policy, self.snapshot.proxy.process
+        if asked.source is not PolicySource.AGENT:
+            return []
+        stays = any(re.match("--?disable-policy-switch", word) for word in (process.argv if process else ()))
+        if stays and before not in ("", asked.name):
+            return [f"it asks for the policy {asked.name} after {before}, and --disable-policy-switch is set"]
+        return find_agent_config_faults(self.snapshot.cache, self.snapshot.machine.cpus)
 
     @property
     def unknown(self) -> tuple[list[RunningContainer], list[tuple[RunningContainer, str]]]:

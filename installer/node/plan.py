@@ -47,6 +47,7 @@ class Options:
     resets: str = ""  # running containers get their CPUs and weight back while the proxy is stopped
     adopts: str = ""  # unknown containers are adopted before the proxy starts; the step stops it if needed
     leaves_to: str = ""  # see leaves_to
+    forgets_agent: bool = False  # see Facts
     compares: bool = False  # the pods, though nothing moves: see known_pods
 
 
@@ -128,9 +129,11 @@ class _Builder:
         """What is done to the cache and to containers before the proxy starts."""
         if self._options.torn_cache:
             yield Step(StepKind.SET_ASIDE_CACHE, paths.PROXY_CACHE, Part.PROXY)
-        if self._options.resets:
+        if self._options.resets or self._options.forgets_agent:
             yield Step(StepKind.STOP, paths.PROXY_UNIT, Part.PROXY)
         yield from self._give_back()
+        if self._options.forgets_agent:
+            yield Step(StepKind.FORGET_AGENT, paths.PROXY_CACHE, Part.PROXY)
         if self._options.adopts:
             yield Step(StepKind.ADOPT, self._options.adopts, Part.PROXY)
 

@@ -102,7 +102,7 @@ def _planned_work(inputs: Inputs, assessment: Assessment, record: Record) -> Pla
     return PlannedWork(
         fleet_generation(inputs),
         restarts_kubelet=restarts,
-        begins=is_open(record, plan.desired),
+        begins=is_open(record, plan.desired) or assessment.begins_policy,
         soaks=plan.restarts_kubelet or repolicies,
     )
 

@@ -149,6 +149,10 @@ _CONTAINERS_NAMED = 10
 
 def check_start(facts: Facts) -> Iterable[Finding]:
     """What a start of the proxy would do to the running containers."""
+    if facts.starts_proxy and (faults := facts.agent_faults):
+        message = f"the proxy would not start with the configuration from its agent: {faults[0]}"
+        hint = "correct the agent's ConfigMap, or use a force.cfg, which takes precedence"
+        yield refusal("agent-configuration", message, hint)
     if facts.starts_proxy:
         yield from _check_repinning(facts)
         yield from check_capacity(facts.inputs, facts.snapshot)
@@ -191,7 +195,7 @@ def check_cache(facts: Facts) -> Iterable[Finding]:
             f"proxy can read it. It is moved to {paths.TORN_CACHE} when the proxy is restarted",
             "the proxy then knows no running container, as after a first install",
         )
-    if facts.inputs.configs.force is not None or not cache.agent:
+    if facts.inputs.configs.force is not None or cache.agent is None or facts.forgets_agent:
         return
     policy = asked_by_agent(cache).policy
     yield warning(

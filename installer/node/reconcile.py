@@ -20,7 +20,7 @@ from installer.model.event import Emit, Event, silent
 from installer.model.host import HostSnapshot
 from installer.model.names import Mode
 from installer.model.plan import Assessment, Changes, Finding, warning
-from installer.node.assess import WEIGHT_TAKEN
+from installer.node.assess import AGENT_POLICY, WEIGHT_TAKEN
 from installer.node.desired import fleet_generation
 from installer.node.inspection import assess_good, assess_host
 from installer.node.preconditions import check_run, emit_warnings, is_remembered
@@ -59,7 +59,7 @@ def reconcile(request: Request, host: Host, emit: Emit) -> bool:
         unplaced = tuple(check_placed(after))
         if plan.steps:
             emit_warnings(unplaced, emit)
-        unready = tuple(each for each in plan.warnings if each.code == SUCCESSOR_NOT_READY)
+        unready = tuple(each for each in plan.warnings if each.code in (SUCCESSOR_NOT_READY, AGENT_POLICY))
         emit(_converged(assessment, after, inputs, unplaced + unready))
         return bool(plan.steps)
 

@@ -23,7 +23,7 @@ from tests.lib.throwaway.containers import Mount, Pod, create_container, ctr, ru
 from tests.lib.throwaway.host import ThrowawayHost
 from tests.lib.throwaway.kubelet import UNIT, wait_healthy
 from tests.lib.throwaway.pods import Assigned, pod_object
-from tests.lib.throwaway.proxy import RELAY, ready, serves
+from tests.lib.throwaway.proxy import RELAY, push_config, ready, serves
 from tests.lib.throwaway.standins.repinning import LOWEST
 
 CACHE = "/var/lib/cri-resmgr/cache"
@@ -420,3 +420,51 @@ def test_who_has_lost_the_place_in_the_cache_and_the_weight_is_seen_and_gets_it_
     assert enforced(node.host, identity)["cpu.shares"] == "512"
     assert node.run("install").out == "nothing to do\n"
     node.run("status")
+
+
+AGENTS = {"policy": REAL_POLICY.replace("policy:\n", "").replace("\n  ", "\n").removeprefix("  ")}
+
+
+@rule("R14")
+def test_r14_a_policy_that_the_agent_asks_for_takes_nothing_from_running_containers(node: Node) -> None:
+    """cri-resmgr activates it at its next start, whoever begins that."""
+    workload = start(node, pods=1, each=3)
+    node.run("install")
+    before = workload.usage
+    assert push_config(node.host, AGENTS) == ""
+    node.host.systemctl("kill", "--signal=KILL", PROXY)
+    within(SOON, lambda: serves(node.host) and ready(node.host))
+    assert workload.usage == before
+    assert "it may not know all running containers" in node.host.journal(PROXY)
+    assert "the guard started it without its policy" in node.run("plan", code=3).out
+    with node.restarts(kubelet=False, proxy=True):
+        node.run("install")
+    assert json.loads(node.path(CACHE).read_text())["PolicyName"] == "topology-aware"
+    assert but_cpus(workload.usage) == but_cpus(before)
+    node.expect_good()
+
+
+@rule("R13", "R14")
+def test_r14_what_the_agent_asks_for_is_a_difference_and_goes_with_the_agent(node: Node) -> None:
+    workload = start(node, pods=1, each=3)
+    node.run("install")
+    before = workload.usage
+    push_config(node.host, AGENTS)
+    asks = "its agent asks for the policy topology-aware, and none is in force"
+    within(SOON, lambda: asks in node.command("plan").out)
+    with node.restarts(kubelet=False, proxy=True):
+        node.run("install")
+    assert but_cpus(workload.usage) == but_cpus(before)
+    assert "topology-aware, from cri-resmgr-agent" in node.run("status").out
+    with node.restarts(kubelet=False, proxy=False):
+        assert "nothing to do" in node.run("install").said
+    push_config(node.host, {"policy": "Active: topology-unaware"})
+    within(SOON, lambda: "agent-policy" in node.command("plan").out)
+    with node.restarts(kubelet=False, proxy=False):
+        node.run("install")
+    push_config(node.host, {})
+    node.command.set(proxy={"agent": "disabled"})
+    node.run("install")
+    assert json.loads(node.path(CACHE).read_text())["Cfg"] is None
+    assert "none, from fallback.cfg" in node.run("status").out
+    assert workload.usage == before

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import posixpath
 import shutil
@@ -149,6 +150,15 @@ def test_what_a_fleet_has_to_be_asked_for_is_said_and_not_begun(
     assert (back.restarts_kubelet, back.begins, back.soaks) == (False, True, True)
     restarts_only = replace(request(payload, unattended=True), default_configs=True, ask_first="restarts")
     assert reconcile(restarts_only, node.fake.host, silent)  # it begins a generation, and restarts no kubelet
+
+    reconcile(replace(request(payload), default_configs=True), node.fake.host, silent)
+    sent = {"NodeName": "n", "Data": {"policy": "Active: balloons\nReservedResources:\n  CPU: 1\n"}}
+    cache = {"Version": "1", "Cfg": sent, "PolicyName": "none"}
+    (node.fake.root / paths.PROXY_CACHE[1:]).write_text(json.dumps(cache))
+    agents = planned(replace(request(payload), default_configs=True), node)
+    assert agents
+    assert (agents.restarts_kubelet, agents.begins, agents.soaks) == (False, True, True)
+    (node.fake.root / paths.PROXY_CACHE[1:]).write_text('{"Version": "1"}')
 
     removal = planned(request(payload, Mode.REMOVE), node)
     assert removal

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 
@@ -224,3 +225,44 @@ def test_a_cache_that_no_start_can_read_is_set_aside_at_the_first_start_since_bo
     cache.write_bytes(b"\0")
     node.guard("mark-start")
     assert cache.exists()  # containers may run by now: the installer decides
+
+
+def sent(policy: str, was: str) -> str:
+    """A cache of cri-resmgr, whose agent has sent this section `policy`."""
+    texts = {"logger": "Debug: resource-manager", "policy": policy}
+    fields = [
+        '"Version":"1"',
+        '"Containers":{"a":{"Command":["sh","-c","echo \\"Cfg\\":{ Active: podpools"]}}',
+        f'"Cfg":{json.dumps({"NodeName": "n", "Data": texts}, separators=(",", ":"))}',
+        f'"PolicyName":{json.dumps(was)}',
+        '"PolicyJSON":{"a":"{}"}',
+    ]
+    return "{" + ",".join(fields) + "}"
+
+
+@rule("R14")
+@pytest.mark.parametrize(
+    ("policy", "was", "spared"),
+    [
+        ("Active: balloons\nReservedResources:\n  CPU: 1\n", "none", True),
+        ("ReservedResources:\n  CPU: 1\nActive: 'topology-aware'\n", "balloons", True),
+        ('ReservedResources:\n  CPU: 1\n"Active": "balloons"\n', "none", True),
+        ('{"ReservedResources": {"CPU": "1"}, "Active": "balloons"}', "none", True),
+        ("Active: balloons\n", "balloons", False),
+        ("Active: 'balloons'\n", "balloons", False),
+        ("# nothing\n", "balloons", False),  # the policy none
+        ("# Active: none\nActive: balloons", "none", True),
+    ],
+)
+def test_r14_a_policy_that_the_agent_asks_for_begins_with_a_start_of_ours_alone(
+    node: Node, policy: str, was: str, spared: bool
+) -> None:
+    """cri-resmgr switches to what the agent sends at its next start, beside containers that were never
+    adopted."""
+    cached(node, sent(policy, was))
+    assert not spares(node), "the first start since boot: no container runs"
+    assert spares(node) is spared
+    (node.run / "proxy-start-ours").write_text("ours\n")
+    assert not spares(node), "the installer begins this start, and has adopted them"
+    cached(node, '{"Version":"1","Cfg":null,"PolicyName":"none","PolicyJSON":{}}')
+    assert not spares(node)

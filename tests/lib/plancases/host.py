@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from copy import copy
 from dataclasses import dataclass, field, replace
 
+from installer.inputs.policy import asked_by_agent
 from installer.inputs.settings import Settings
 from installer.inputs.systemd_syntax import parse_environment_file
 from installer.model import paths
@@ -130,6 +131,8 @@ class MemoryHost:
                 self.leftovers = tuple(path for path in self.leftovers if path != step.target)
             case StepKind.CLEAR_HOLD:
                 self.hold = ""
+            case StepKind.FORGET_AGENT:
+                self.cache = replace(self.cache, agent=None)
             case StepKind.SET_ASIDE_CACHE:
                 self.cache = NO_CACHE
             case StepKind.RESET_PINNING:
@@ -194,6 +197,8 @@ class MemoryHost:
         self.proxy_process = ProcessState(pid, argv, variables)
         self.answers, self.starting, self.leftovers = True, False, paths.PROXY_STATE
         self.unknown_pods = ()
+        if self.cache.agent is not None:
+            self.cache = replace(self.cache, policy=asked_by_agent(self.cache).policy)
         self.took = 0.0
         if self.kubelet.flapping and self.composed:
             self.start_kubelet()  # systemd tries it again, and it has what it lacked
