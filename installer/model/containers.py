@@ -43,6 +43,10 @@ class CgroupState:
             return self.weight < min(weights_of(shares))
         return 0 < self.shares < shares
 
+    def fits(self, shares: int) -> bool:
+        """Whether the weight is what these cpu.shares give, by either formula."""
+        return self.weight in weights_of(shares) if self.weight else self.shares == shares
+
     def has_less_than(self, other: CgroupState | None) -> bool:
         """Whether the weight is less than the other. False if one is unknown."""
         if other is None:

@@ -29,8 +29,9 @@ _WHOLE_CPU = 1000  # milliCPU from which topology-aware gives a Guaranteed pod's
 
 
 def due_shares(container: RunningContainer) -> int:
-    """The cpu.shares that it has to keep: those of its creation, or more if it has more now, as after a
-    resize of its pod; 0 if neither is known. For cgroup v2 the lowest shares that give its weight."""
+    """The cpu.shares that it has to keep: those that kubelet asks for, if it has them; else those of its
+    creation, or more if it has more now; 0 if nothing is known. For cgroup v2 the lowest shares that give its
+    weight, which may be far too many: which formula the runtime uses is not known."""
     created = 0
     if container.creation is not None:
         found = container.creation.get("cpu_shares") or KERNEL_DEFAULT
@@ -38,6 +39,8 @@ def due_shares(container: RunningContainer) -> int:
     now = container.cgroup
     if now is None:
         return created
+    if container.asked and now.fits(container.asked):  # resized in place, or as it was created
+        return container.asked
     if not now.weight:
         return max(created, now.shares)
     return created if created and now.weight <= max(weights_of(created)) else shares_of(now.weight)

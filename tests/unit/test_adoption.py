@@ -17,7 +17,7 @@ from installer.model.host import Part, ProcessState, RunningContainer, UnitState
 from installer.model.limits import Limits
 from installer.model.names import Mode
 from installer.model.plan import Changes, Desired, DesiredUnit, Plan, Step, StepKind
-from installer.model.proxy import CachedContainer, parse_cache
+from installer.model.proxy import CachedContainer, nano_of, parse_cache
 from installer.node.adoption import (
     OLD_CACHE,
     bring_back,
@@ -121,6 +121,33 @@ def test_the_weight_that_a_container_has_to_keep(
 ) -> None:
     found = due_shares(replace(UNKNOWN, creation=creation, cgroup=now))
     assert found == due or (now is not None and now.weight == 39 and found >= 998)
+
+
+@pytest.mark.parametrize(
+    ("created", "asked", "now"),
+    [
+        (102, 512, {"weight": 59}),  # by runc's newer formula; by the older one that is 1523
+        (102, 512, {"weight": 20}),
+        (1024, 2048, {"weight": 174}),
+        (2048, 512, {"weight": 59}),  # to less
+        (1024, 512, {"shares": 512}),
+        (102, 512, {"shares": 512}),
+    ],
+)
+def test_a_container_that_was_resized_in_place_keeps_what_kubelet_asks_for(
+    created: int, asked: int, now: dict[str, Any]
+) -> None:
+    one = replace(UNKNOWN, creation={"cpu_shares": created}, asked=asked)
+    one = replace(one, cgroup=replace(FREE, **{"shares": 0, **now}))
+    assert due_shares(one) == asked
+    request = entry_of(with_creations(cache(), [one]))["Resources"]["requests"]["cpu"]
+    assert (nano_of(request) or 0) * 1024 // 10**9 == asked
+
+
+@pytest.mark.parametrize("now", [{"weight": 1}, {"shares": 2}, {"weight": 30}])
+def test_what_it_has_lost_is_due_whatever_kubelet_asks_for(now: dict[str, Any]) -> None:
+    one = replace(UNKNOWN, creation={"cpu_shares": 1024}, asked=1024)
+    assert due_shares(replace(one, cgroup=replace(FREE, **{"shares": 0, **now}))) == 1024
 
 
 def test_who_can_be_adopted() -> None:
