@@ -99,6 +99,13 @@ class KubeletKeptError(InstallerError):
     waits = True
 
 
+class ApiServerError(InstallerError):
+    """The API server does not answer, or refuses a request (exit 69): of a command for a whole cluster. What
+    it has done before stays done; the same command continues."""
+
+    exit_code = 69
+
+
 class BusyHostError(InstallerError):
     """Another run holds the host's lock (exit 75)."""
 

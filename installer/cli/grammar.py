@@ -33,6 +33,7 @@ exit codes:
   4    this host cannot or should not be served; nothing touched
   5    failed, and the previous state is in place
   6    failed, and the rollback failed too: the message says what to do by hand
+  69   the API server does not answer or refuses; what was done before stays
   75   another run is active on this host
   128+n  ended by signal n between two steps; run it again
 

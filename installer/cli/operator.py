@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from installer.cli.options import Options
-from installer.errors import InstallerError, InterruptedRunError, InvalidInputError
+from installer.errors import ApiServerError, InterruptedRunError, InvalidInputError
 from installer.model.event import Event
 
 if TYPE_CHECKING:
@@ -200,16 +200,25 @@ def _cluster(arguments: argparse.Namespace) -> Iterator[KubeClient]:
     from installer.operator.api import ApiError
     from installer.operator.kube import connect_as_kubectl
 
-    with closing(connect_as_kubectl(arguments.kubeconfig, arguments.context)) as api:
-        try:
+    try:
+        with closing(connect_as_kubectl(arguments.kubeconfig, arguments.context)) as api:
             yield api
-        except KeyboardInterrupt:
-            raise InterruptedRunError(signal.SIGINT) from None
-        except ApiError as error:
-            raise InstallerError(
-                f"the API server: {error}",
-                "check the cluster with `kubectl version`, then run the same command again",
-            ) from None
+    except KeyboardInterrupt:
+        raise InterruptedRunError(signal.SIGINT) from None
+    except ApiError as error:
+        raise ApiServerError(f"the API server: {error}", _hint_for(error.code)) from None
+
+
+def _hint_for(code: int) -> str:
+    if code == 401:
+        return (
+            "`kubectl auth whoami` tries the same credentials; log in again, or choose others with --context"
+        )
+    if code == 403:
+        return "`kubectl auth can-i --list` shows what you may do; docs/fleet.md says what this command needs"
+    if code == 429 or code >= 500:
+        return "it is overloaded, or starts: run the same command again a little later"
+    return "check the cluster with `kubectl version`, then run the same command again"
 
 
 VERBS = {

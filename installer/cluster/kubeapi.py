@@ -8,14 +8,20 @@ repeats no request.
 from __future__ import annotations
 
 import json
+import re
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
+from installer import __version__
 from installer.model.jsontext import items_at, mapping_at
 
+USER_AGENT = f"cri-resmgr-installer/{__version__}"
+HIDDEN = "(hidden)"
+_BEARER = "Bearer "
+_HEAD, _SHORTEST = 16, 4  # characters of a secret; shorter ones are also words
 SOCKET_SECONDS = 3.0
 LONGEST_QUIET = 300.0
 """The most seconds without a request, whatever the Retry-After of a server says."""
@@ -55,6 +61,29 @@ def condition_of(given: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
     return next((each for each in items_at(given, "status", "conditions") if each.get("type") == kind), {})
 
 
+def bearer(token: str) -> str:
+    """Return the value of the header Authorization, without the white space around the token, as client-go
+    sends it. Raises ValueError with what is wrong with the token, never with the token itself: Python's
+    library repeats what it refuses."""
+    found = token.strip()
+    if not found:
+        raise ValueError("is empty")
+    if not re.fullmatch("[!-~]+", found):
+        raise ValueError("has characters that no request can carry")
+    return _BEARER + found
+
+
+def hide(text: str, secrets: Iterable[str]) -> str:
+    """Return the text without these secrets: an API server may repeat in an error what it was sent. It may
+    also cut it, so the beginning of a long one is hidden with everything up to the next white space."""
+    for secret in secrets:
+        if len(secret) > _HEAD:
+            text = re.sub(re.escape(secret[:_HEAD]) + r"[^\s\"']*", HIDDEN, text)
+        elif len(secret) >= _SHORTEST:
+            text = text.replace(secret, HIDDEN)
+    return text
+
+
 class Api(Protocol):
     """One server. No call raises anything, or lasts much longer than SOCKET_SECONDS."""
 
@@ -75,7 +104,7 @@ class KubeApi:
         self._deadline = deadline
         self._patience = min(SOCKET_SECONDS, (deadline - time.monotonic()) / 2)
         self._connection: Any = None
-        self._token = ""
+        self._bearer = ""
         self._unreachable = ""
 
     def call(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Answer:
@@ -88,7 +117,7 @@ class KubeApi:
             try:
                 self._connect()
             except (OSError, ValueError) as error:
-                self._unreachable = _why(error)
+                self._unreachable = self._hide(_why(error))
                 self.close()
         if self._unreachable:
             return Answer(0, failure=self._unreachable)
@@ -96,7 +125,10 @@ class KubeApi:
             return self._ask(method, path, body)
         except (OSError, HTTPException, ValueError) as error:
             self.close()
-            return Answer(0, failure=_why(error))
+            return Answer(0, failure=self._hide(_why(error)))
+
+    def _hide(self, text: str) -> str:
+        return hide(text, [self._bearer.removeprefix(_BEARER)])
 
     def close(self) -> None:
         if self._connection is not None:
@@ -117,7 +149,10 @@ class KubeApi:
         import ssl
         from http.client import HTTPSConnection
 
-        self._token = (self._account / "token").read_text("ascii").strip()
+        try:
+            self._bearer = bearer((self._account / "token").read_text("utf-8", "replace"))
+        except ValueError as error:
+            raise ValueError(f"{self._account / 'token'} {error}") from None
         context = ssl.create_default_context(cafile=str(self._account / "ca.crt"))
         # Python 3.13 began to insist on extensions that the certificate authorities of older clusters lack.
         context.verify_flags &= ~ssl.VERIFY_X509_STRICT
@@ -129,9 +164,9 @@ class KubeApi:
     def _ask(self, method: str, path: str, body: Mapping[str, Any] | None) -> Answer:
         """Raises OSError, HTTPException, ValueError."""
         headers = {
-            "Authorization": f"Bearer {self._token}",
+            "Authorization": self._bearer,
             "Accept": f"{_TABLE},{_JSON}" if NO_OBJECTS in path else _JSON,
-            "User-Agent": "cri-resmgr-installer",
+            "User-Agent": USER_AGENT,
         }
         content = None
         if body is not None:
@@ -146,7 +181,8 @@ class KubeApi:
             self.close()
         answer = _build_answer(response.status, raw)
         when, wait = response.getheader("Date"), response.getheader("Retry-After", "")
-        return replace(answer, when=_server_time(when), retry_after=_quiet(wait))
+        failure = self._hide(answer.failure)
+        return replace(answer, failure=failure, when=_server_time(when), retry_after=_quiet(wait))
 
     def _read(self, response: Any) -> bytes:
         """Raises OSError when the deadline passes or the body is too large for an API object."""

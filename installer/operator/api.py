@@ -70,7 +70,8 @@ class ApiError(Exception):
         self, code: int, message: str, more: str = "", retry_after: float = 0.0, too_large: bool = False
     ) -> None:
         super().__init__(f"{code}: {message}" if code else message)
-        self.code, self.more, self.retry_after, self.too_large = code, more, retry_after, too_large
+        self.code, self.message, self.more = code, message, more
+        self.retry_after, self.too_large = retry_after, too_large
 
     @property
     def missing(self) -> bool:

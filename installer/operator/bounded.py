@@ -10,7 +10,7 @@ from __future__ import annotations
 import io
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -18,6 +18,7 @@ from typing import Any
 
 from urllib3 import HTTPConnectionPool, HTTPSConnectionPool
 from urllib3.connection import HTTPConnection, HTTPSConnection
+from urllib3.exceptions import NewConnectionError
 
 
 class TooLargeError(OSError):
@@ -113,22 +114,34 @@ class _BoundedResponse(_Response):  # type: ignore[misc]
         super().__init__(_BoundedSocket(sock, bounds) if bounds else sock, *arguments, **options)
 
 
-class _Connection(HTTPConnection):  # type: ignore[misc]
-    response_class = _BoundedResponse
+Dial = Callable[[str, int, float | None], socket.socket]
 
 
-class _SecureConnection(HTTPSConnection):  # type: ignore[misc]
-    response_class = _BoundedResponse
+def bind(pool_manager: Any, dial: Dial | None = None) -> None:
+    """Bound the connections that it opens from now on. `dial` opens them, if given."""
 
+    class Dialled:
+        response_class = _BoundedResponse
 
-class _Pool(HTTPConnectionPool):  # type: ignore[misc]
-    ConnectionCls = _Connection
+        def _new_conn(self: Any) -> socket.socket:
+            if dial is None:
+                found: socket.socket = super()._new_conn()  # type: ignore[misc]
+                return found
+            try:
+                return dial(self._dns_host, self.port, self.timeout)
+            except OSError as error:
+                raise NewConnectionError(self, str(error)) from error
 
+    class Connection(Dialled, HTTPConnection):  # type: ignore[misc]
+        pass
 
-class _SecurePool(HTTPSConnectionPool):  # type: ignore[misc]
-    ConnectionCls = _SecureConnection
+    class SecureConnection(Dialled, HTTPSConnection):  # type: ignore[misc]
+        pass
 
+    class Pool(HTTPConnectionPool):  # type: ignore[misc]
+        ConnectionCls = Connection
 
-def bind(pool_manager: Any) -> None:
-    """Bound the connections that it opens from now on."""
-    pool_manager.pool_classes_by_scheme = {"http": _Pool, "https": _SecurePool}
+    class SecurePool(HTTPSConnectionPool):  # type: ignore[misc]
+        ConnectionCls = SecureConnection
+
+    pool_manager.pool_classes_by_scheme = {"http": Pool, "https": SecurePool}

@@ -10,26 +10,50 @@ import contextlib
 import json
 import os
 import re
+import ssl
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from email.utils import parsedate_to_datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
-import yaml
+import urllib3
 from kubernetes import client as library
 from kubernetes import config as credentials
 from kubernetes.client.exceptions import ApiException
-from kubernetes.config.config_exception import ConfigException
 from kubernetes.watch import Watch
-from urllib3 import Timeout
-from urllib3.exceptions import HTTPError, ReadTimeoutError
+from urllib3 import HTTPHeaderDict, Timeout
+from urllib3.exceptions import (
+    ConnectTimeoutError,
+    HTTPError,
+    InsecureRequestWarning,
+    NameResolutionError,
+    NewConnectionError,
+    ProxyError,
+    ReadTimeoutError,
+)
 
+from installer.cluster.kubeapi import USER_AGENT, hide
 from installer.errors import InvalidInputError
 from installer.operator.api import KUBECTL, MERGE, USUAL, ApiError, KubeApi, Limits, Page, Resource
 from installer.operator.bounded import Bounds, TooLargeError, bind, bounded, end_of, ending
+from installer.operator.credentials import CredentialsError, Identity, bearer_of
 from installer.operator.kube_objects import Object, cut_line, items_at, mapping_at, text_at
+from installer.operator.kubeconfig import (
+    Access,
+    Chosen,
+    KubeconfigError,
+    access_of,
+    check_provider,
+    choose,
+    in_cluster,
+    parse,
+    read_files,
+    usual_paths,
+)
+from installer.operator.proxies import dial
 
 _CONNECT_SECONDS = 5.0
 _FAR = float("inf")
@@ -43,9 +67,9 @@ _LONGEST_PAUSE = 5.0  # seconds, whatever the Retry-After of a server says
 class KubeClient(KubeApi):
     """See KubeApi."""
 
-    def __init__(self, connection: library.ApiClient, limits: Limits) -> None:
-        bind(connection.rest_client.pool_manager)
-        self._connection, self._limits = connection, limits
+    def __init__(self, connection: library.ApiClient, access: Access, limits: Limits) -> None:
+        self._connection, self._access, self._limits = connection, access, limits
+        self._secrets = {access.identity.password, access.proxy.password if access.proxy else ""}
         self._custom = library.CustomObjectsApi(connection)
         self._offset = 0.0  # seconds, of the server's clock
         self._may_write: Callable[[], bool] = lambda: True
@@ -92,7 +116,7 @@ class KubeClient(KubeApi):
             _request_timeout=(_CONNECT_SECONDS, self._limits.watch_seconds + _GRACE),
             **chosen,
         )
-        with _translated():
+        with self._translated():
             for event in events:
                 if isinstance(event, dict) and isinstance(event.get("raw_object"), dict):
                     yield str(event.get("type")), event["raw_object"]
@@ -155,13 +179,9 @@ class KubeClient(KubeApi):
         if method != "GET" and not self._may_write():
             raise ApiError(0, "this replica is no longer the leader")
         bounds = Bounds(min(end, end_of(self._limits.seconds)), self._limits.size)
-        configuration = self._connection.configuration
-        headers = {"Accept": "application/json", **self._connection.default_headers}
-        headers |= {"Content-Type": content_type} if body is not None else {}
-        url = configuration.host + path + (f"?{urlencode(query)}" if query else "")
-        with _translated(), bounded(bounds):
-            # Read anew each time: a plugin's credentials change.
-            headers |= {each["key"]: each["value"] for each in configuration.auth_settings().values()}
+        with self._translated(), bounded(bounds):
+            url = self._access.server + path + (f"?{urlencode(query)}" if query else "")
+            headers = self._headers(content_type if body is not None else "")
             patience = Timeout(connect=min(_CONNECT_SECONDS, bounds.left()), read=bounds.left())
             response = self._connection.rest_client.pool_manager.request(
                 method,
@@ -182,11 +202,56 @@ class KubeClient(KubeApi):
             except BaseException:
                 response.close()  # the rest of this answer must not become that of the next request
                 raise
+            if response.status == 401:
+                self._access.identity.denied()
             if not 200 <= response.status < 300:
                 said = response.headers.get("Retry-After", "")
                 raise _refusal(response.status, content, str(response.reason), said)
             found = json.loads(content)
         return found if isinstance(found, dict) else {}
+
+    def _headers(self, content_type: str) -> HTTPHeaderDict:
+        """Made anew each time: credentials change. Raises CredentialsError."""
+        found = HTTPHeaderDict({"Accept": "application/json", "User-Agent": USER_AGENT})
+        for key, value in self._access.impersonated:
+            found.add(key, value)
+        if content_type:
+            found["Content-Type"] = content_type
+        if header := self.authorize():
+            found["Authorization"] = header
+        return found
+
+    def authorize(self) -> str:
+        """Return the value of Authorization now; empty: none. Plain HTTP carries none. Raises
+        CredentialsError."""
+        header = self._access.identity.header() if self._access.tls is not None else ""
+        self._secrets |= {header.partition(" ")[2]}
+        return header
+
+    @contextlib.contextmanager
+    def _translated(self) -> Iterator[None]:
+        """Let everything that a request raises be an ApiError without credentials."""
+        try:
+            yield
+        except ApiError as error:
+            raise ApiError(error.code, self._said(error.message), error.more, error.retry_after) from None
+        except ApiException as error:
+            # An event of a watch has its code only in its text.
+            found = _refusal(int(error.status or 0), error.body or "", str(error.reason))
+            raise ApiError(found.code, self._said(found.message), found.more) from None
+        except CredentialsError as error:
+            raise ApiError(
+                0, f"no credentials: {error}" + (f" ({error.hint})" if error.hint else "")
+            ) from None
+        except (HTTPError, OSError) as error:
+            why = f"no answer: {self._said(cause_of(error))}"
+            raise ApiError(0, why, too_large=_is_too_large(error)) from None
+        except (ValueError, RecursionError, OverflowError, MemoryError) as error:
+            said = self._said(str(error)) or type(error).__name__
+            raise ApiError(0, f"an answer that is not the API's: {said}") from None
+
+    def _said(self, text: str) -> str:
+        return cut_line(hide(text[:_TEXT], self._secrets))
 
 
 def connect(limits: Limits = USUAL) -> KubeClient:
@@ -194,8 +259,8 @@ def connect(limits: Limits = USUAL) -> KubeClient:
 
     Raises InvalidInputError where there is none.
     """
-    path = os.environ.get("KUBECONFIG", "")
-    return _connect(path, "", "run it in a pod of the seed, or set KUBECONFIG", limits)
+    hint = "run it in a pod of the seed, or set KUBECONFIG"
+    return _connect(os.environ.get("KUBECONFIG", ""), "", hint, limits)
 
 
 def connect_as_kubectl(kubeconfig: str = "", context: str = "") -> KubeClient:
@@ -204,25 +269,22 @@ def connect_as_kubectl(kubeconfig: str = "", context: str = "") -> KubeClient:
 
     Raises InvalidInputError where there is none.
     """
-    usual = Path("~/.kube/config").expanduser()
-    path = kubeconfig or os.environ.get("KUBECONFIG", "") or (str(usual) if usual.exists() else "")
     hint = "give --kubeconfig FILE, and --context NAME if it has several; `kubectl config view` shows them"
-    return _connect(path, context, hint, KUBECTL)
+    return _connect(kubeconfig, context, hint, KUBECTL)
 
 
-def _connect(path: str, context: str, hint: str, limits: Limits) -> KubeClient:
-    configuration = library.Configuration()
+def _connect(kubeconfig: str, context: str, hint: str, limits: Limits) -> KubeClient:
     try:
-        if path:
-            credentials.load_kube_config(
-                config_file=path, context=context or None, client_configuration=configuration
-            )
-        else:
-            credentials.load_incluster_config(client_configuration=configuration)
-    except (ConfigException, OSError, yaml.YAMLError) as error:
-        where = f"kubeconfig {path}" if path else "neither a kubeconfig nor a service account of a pod"
-        raise InvalidInputError([f"{where}: {error}"], hint) from None
-    return _client(configuration, limits)
+        paths = usual_paths(kubeconfig, os.environ)
+        chosen = read_files(paths, context)
+        if chosen is not None:
+            return _client(access_of(chosen, os.environ, _provided(paths, chosen)), limits)
+        if access := in_cluster(os.environ):
+            return _client(access, limits)
+        named = ", ".join(map(str, paths))
+        raise KubeconfigError(f"{named} says nothing, and this is not a pod with a service account")
+    except CredentialsError as error:
+        raise InvalidInputError([f"kubeconfig: {error}"], error.hint or hint) from None
 
 
 def connect_with(kubeconfig: bytes, limits: Limits = USUAL) -> KubeClient:
@@ -231,18 +293,16 @@ def connect_with(kubeconfig: bytes, limits: Limits = USUAL) -> KubeClient:
 
     Raises ApiError where it is not a kubeconfig, or names one of these.
     """
-    configuration = library.Configuration()
     try:
-        given = yaml.safe_load(kubeconfig)
+        given = parse(kubeconfig, "kubeconfig")
         if elsewhere := _found_elsewhere(given):
             raise ApiError(
                 0,
                 f"its kubeconfig has {elsewhere}, which is not used: everything must be inline",
             )
-        credentials.load_kube_config_from_dict(given, client_configuration=configuration)
-    except (ConfigException, yaml.YAMLError, OSError, TypeError, ValueError, AttributeError) as error:
-        raise ApiError(0, f"its kubeconfig cannot be read: {error}") from None
-    return _client(configuration, limits)
+        return _client(access_of(choose([given]), os.environ), limits)
+    except CredentialsError as error:
+        raise ApiError(0, f"its kubeconfig cannot be used: {error}") from None
 
 
 _ELSEWHERE = {
@@ -262,23 +322,69 @@ def _found_elsewhere(kubeconfig: object) -> str:
     return ""
 
 
-def _client(configuration: Any, limits: Limits) -> KubeClient:
-    configuration.retries = False  # redirects are not followed either: they may lead to another server
-    configuration.connection_pool_maxsize = _CONNECTIONS
-    return KubeClient(library.ApiClient(configuration), limits)
+class _Provided(Identity):
+    """Who an `auth-provider` says: the library renews its token, and writes it back."""
+
+    def __init__(self, paths: Sequence[Path], context: str) -> None:
+        self._configuration = library.Configuration()
+        try:
+            credentials.load_kube_config(
+                os.pathsep.join(map(str, paths)), context, client_configuration=self._configuration
+            )
+        except Exception as error:  # it repeats what it reads
+            raise CredentialsError(f"auth-provider: {type(error).__name__}; log in again") from None
+
+    def header(self) -> str:
+        try:
+            found = self._configuration.get_api_key_with_prefix("BearerToken") or ""
+        except Exception as error:
+            raise CredentialsError(f"auth-provider: {type(error).__name__}; log in again") from None
+        return bearer_of(found.removeprefix("Bearer "), "the token of its auth-provider")
 
 
-@contextlib.contextmanager
-def _translated() -> Iterator[None]:
-    try:
-        yield
-    except ApiException as error:
-        # An event of a watch has its code only in its text.
-        raise _refusal(int(error.status or 0), error.body or "", str(error.reason)) from None
-    except (HTTPError, OSError) as error:
-        raise ApiError(0, f"no answer: {_cause(error)}", too_large=_is_too_large(error)) from None
-    except (ValueError, RecursionError) as error:
-        raise ApiError(0, f"an answer that is not the API's: {cut_line(str(error))}") from None
+def _provided(paths: Sequence[Path], chosen: Chosen) -> Identity | None:
+    if not chosen.provider:
+        return None
+    check_provider(chosen.provider)
+    return _Provided(paths, chosen.context)
+
+
+def _client(access: Access, limits: Limits) -> KubeClient:
+    configuration = library.Configuration()
+    configuration.host, configuration.proxy = access.server, None
+    connection = library.ApiClient(configuration)
+    connection.rest_client.pool_manager = _pool(access)
+    connection.user_agent = USER_AGENT
+    client = KubeClient(connection, access, limits)
+
+    def renew(configuration: Any) -> None:
+        configuration.api_key["BearerToken"] = client.authorize()
+
+    if client.authorize():  # a plugin speaks now, and not in the middle of the work
+        configuration.api_key["BearerToken"] = ""
+        configuration.refresh_api_key_hook = renew
+    return client
+
+
+def _pool(access: Access) -> Any:
+    """Redirects are not followed: they may lead to another server."""
+    options: dict[str, Any] = {"maxsize": _CONNECTIONS, "retries": False}
+    if access.tls is not None:
+        options["ssl_context"] = access.tls
+        if access.tls.verify_mode == ssl.CERT_NONE:
+            urllib3.disable_warnings(InsecureRequestWarning)  # their kubeconfig says so
+    if access.server_name:
+        options["server_hostname"] = access.server_name
+    proxy = access.proxy
+    if proxy is None or proxy.scheme == "socks5":
+        pool = urllib3.PoolManager(**options)
+        bind(pool, partial(dial, proxy) if proxy else None)
+        return pool
+    given = f"{proxy.user}:{proxy.password}"
+    headers = urllib3.make_headers(proxy_basic_auth=given) if proxy.user else None
+    pool = urllib3.ProxyManager(proxy.url, proxy_headers=headers, **options)
+    bind(pool)
+    return pool
 
 
 def _is_too_large(error: BaseException | None) -> bool:
@@ -295,14 +401,36 @@ def _refusal(code: int, content: str | bytes, reason: str, retry_after: str = ""
     except (ValueError, RecursionError):
         body = {}
     status = body if isinstance(body, dict) else {}
-    message = cut_line(text_at(status, "message")) or cut_line(reason)
+    message = text_at(status, "message") or reason
     pause = min(float(retry_after), _LONGEST_PAUSE) if retry_after.isdecimal() else 0.0
     return ApiError(code, message, text_at(status, "metadata", "continue"), pause)
 
 
-def _cause(error: Exception) -> str:
-    """Describe the error without the address of an object, which would differ each time."""
+def cause_of(error: BaseException) -> str:
+    """Describe what lies behind an error of urllib3, whose own text has addresses of objects and its
+    parameters, in the words of a person."""
     if isinstance(error, ReadTimeoutError):
         return "it did not end in time"
-    text = str(error) or type(error).__name__
-    return cut_line(re.sub(r"<[^>]*>:? ?", "", text[:_TEXT]))
+    if isinstance(error, NameResolutionError):
+        return f"the name of the server or its proxy is not known: {_innermost(error)}"
+    if isinstance(error, ConnectTimeoutError) and not isinstance(error, NewConnectionError):
+        return "no connection in time"
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"its certificate is not valid: {error.verify_message}"
+    deeper = _deeper(error)
+    if deeper is not None:
+        found = cause_of(deeper)
+        return f"the proxy: {found}" if isinstance(error, ProxyError) else found
+    text = (error.strerror if isinstance(error, OSError) else "") or str(error) or type(error).__name__
+    return re.sub(r"<[^>]*>:? ?|\(?_?ssl\.c:\d+\)?", "", text[:_TEXT]).strip()
+
+
+def _deeper(error: BaseException) -> BaseException | None:
+    found = [getattr(error, "reason", None), *error.args[::-1], error.__cause__, error.__context__]
+    return next((each for each in found if isinstance(each, BaseException) and each is not error), None)
+
+
+def _innermost(error: BaseException) -> str:
+    while (deeper := _deeper(error)) is not None:
+        error = deeper
+    return (error.strerror if isinstance(error, OSError) else "") or str(error)

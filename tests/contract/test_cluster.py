@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import trustme
 
+from installer import __version__
 from installer.cluster.client import ClusterClient
 from installer.cluster.decommission import Decommission
 from installer.cluster.kubeapi import Answer, KubeApi
@@ -33,6 +34,7 @@ from tests.lib.member_bench import UNCHANGED
 from tests.lib.own_process import tidied
 from tests.lib.rules import rule
 from tests.lib.throwaway.podserver import CHILD, ApiServer
+from tests.lib.throwaway.seen_requests import SeenRequests
 
 FAST = Periods(gap=0.1, paused=0.2, retry=(0.2, 0.2))
 EVENT = {"type": "Normal", "reason": "Converged", "message": "done", "time": 0.0}
@@ -458,3 +460,28 @@ def test_the_last_word_is_told_at_the_end(server: ApiServer, scene: Scene) -> No
     scene.report(Phase.FAILED)
     scene.cluster.end()
     assert [event["reason"] for event in server.events] == ["RepairFailed"]
+
+
+@pytest.mark.parametrize(
+    ("token", "said"),
+    [
+        ("marked-0123456789\nmarked-0123456789", "characters that no request can carry"),
+        ("marked-0123456789\u20ac", "characters that no request can carry"),
+        ("", "is empty"),
+        ("marked-0123456789", "401: I do not know Bearer (hidden) nor (hidden)"),
+        ("marked-0123456789\r\n ", "401: I do not know Bearer (hidden) nor (hidden)"),
+    ],
+)
+def test_no_answer_repeats_the_token(tmp_path: Path, token: str, said: str) -> None:
+    with SeenRequests() as server:
+        answer = {"kind": "Status", "message": "I do not know TOKEN nor marked-0123456789-cut"}
+        server.answer = 401, json.dumps(answer).encode()
+        (tmp_path / "ca.crt").write_bytes(server.authority.cert_pem.bytes())
+        (tmp_path / "token").write_text(token)
+        client = KubeApi("127.0.0.1", server.port, tmp_path, time.monotonic() + 60)
+        found = client.call("GET", "/api/v1/nodes/n1")
+        client.close()
+    assert said in found.failure
+    assert "marked" not in found.failure
+    if found.code:
+        assert server.headers("user-agent") == [f"cri-resmgr-installer/{__version__}"]

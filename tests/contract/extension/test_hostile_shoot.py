@@ -13,8 +13,8 @@ import pytest
 from installer.gardener.watchdog import Watchdog
 from installer.operator.api import DAEMON_SETS, ApiError, Limits
 from installer.operator.kube import connect_with
-from tests.contract.extension.replica import SHOOT, Replica
-from tests.lib.throwaway.gardener import Landscape
+from tests.contract.extension.replica import SHOOT, Replica, Start
+from tests.lib.throwaway.gardener import EVENTS, Landscape
 from tests.lib.throwaway.hostile import (
     WAYS,
     HostileServer,
@@ -24,12 +24,15 @@ from tests.lib.throwaway.hostile import (
     drip_headers,
     endless_list,
     flood,
+    huge_chunk,
     no_date,
     no_list,
     redirect,
+    surrogate,
 )
 from tests.lib.throwaway.kubeserver import Name
 from tests.lib.throwaway.managed import SECRETS
+from tests.lib.throwaway.seen_requests import SeenRequests
 
 SMALL = Limits(seconds=0.3, size=256 << 10, pages=5, list_seconds=1.0)
 SAID = {
@@ -41,6 +44,8 @@ SAID = {
     deep: "not the API's",
     redirect: "302",
     no_list: "not a list",
+    huge_chunk: "not the API's",
+    surrogate: "not the API's",
 }
 MORE_THAN_WORKERS = 12
 
@@ -51,7 +56,8 @@ def test_an_answer_without_end_is_an_error(way: Callable[[], Iterator[bytes]]) -
         client = connect_with(server.kubeconfig().encode(), SMALL)
         with pytest.raises(ApiError, match=SAID[way]):
             list(client.list_pages(DAEMON_SETS))
-        assert server.requests == (SMALL.pages if way is endless_list else 1)
+        # A page that is too large is asked for in smaller ones, of 50, 6 and 1.
+        assert server.requests == {endless_list: SMALL.pages, flood: 3}.get(way, 1)
 
 
 def test_a_time_that_no_clock_has_is_ignored() -> None:
@@ -80,7 +86,7 @@ def test_hostile_shoots_take_nothing_from_the_others(
     watchdog = Watchdog()
     with ExitStack() as stack:
         server = stack.enter_context(HostileServer(way))
-        data = {"kubeconfig": b64encode(server.kubeconfig().encode()).decode()}
+        data = packed(server.kubeconfig())
         hostile = [f"shoot--hostile--s{number}" for number in range(MORE_THAN_WORKERS)]
         for namespace in hostile:
             world.add_shoot(namespace)
@@ -96,6 +102,54 @@ def test_hostile_shoots_take_nothing_from_the_others(
         world.disable(hostile[0])
         world.says(hostile[0], "Progressing", "does not list its nodes")
         assert world.resource(hostile[0])
+
+
+@pytest.mark.parametrize("way", [huge_chunk, surrogate])
+def test_a_deletion_waits_for_what_no_client_expects(
+    world: Landscape, start: Start, way: Callable[[], Iterator[bytes]]
+) -> None:
+    """It says why, asks again, and goes on when the server comes to its senses."""
+    world.add_shoot(SHOOT)
+    key = Name(SECRETS, SHOOT, "gardener-internal")
+    sane = world.seed.get(key)["data"]
+    with HostileServer(way) as server:
+        world.seed.patch(key, {"data": packed(server.kubeconfig())})
+        world.enable(SHOOT)
+        start()
+        world.seed.wait(lambda: world.operation(SHOOT) == "Create Succeeded")
+        world.disable(SHOOT)
+        world.says(SHOOT, "Progressing", "does not list its nodes: an answer that is not the API's")
+        asked = server.requests
+        world.seed.wait(lambda: server.requests > asked)
+    world.seed.patch(key, {"data": sane})
+    world.gone(SHOOT)
+
+
+@pytest.mark.parametrize(
+    ("token", "said"),
+    [
+        ("marked-0123456789\nmarked-0123456789", "characters that no request can carry"),
+        ("marked-0123456789\u20ac", "characters that no request can carry"),
+        ("marked-0123456789\n", "I do not know Bearer (hidden)"),
+    ],
+)
+def test_no_condition_has_a_credential(world: Landscape, start: Start, token: str, said: str) -> None:
+    world.add_shoot(SHOOT)
+    with SeenRequests() as server:
+        server.answer = 401, b'{"kind": "Status", "message": "I do not know TOKEN"}'
+        kubeconfig = json.dumps(server.kubeconfig({"token": token}))
+        world.seed.patch(Name(SECRETS, SHOOT, "gardener-internal"), {"data": packed(kubeconfig)})
+        world.enable(SHOOT)
+        replica = start()
+        world.seed.wait(lambda: world.operation(SHOOT) == "Create Succeeded")
+        world.disable(SHOOT)
+        world.says(SHOOT, "Progressing", said)
+    found = json.dumps(world.extension(SHOOT)), *replica.lines, json.dumps(world.seed.find(EVENTS, SHOOT))
+    assert not any("marked" in each for each in found)
+
+
+def packed(kubeconfig: str) -> dict[str, str]:
+    return {"kubeconfig": b64encode(kubeconfig.encode()).decode()}
 
 
 @pytest.mark.parametrize(

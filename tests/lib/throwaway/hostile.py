@@ -72,11 +72,21 @@ def no_list() -> Iterator[bytes]:
     yield _sized(b'{"status": "ok"}')
 
 
+def huge_chunk() -> Iterator[bytes]:
+    """Whoever believes it asks for so much memory."""
+    yield _HEAD + b"Transfer-Encoding: chunked\r\n\r\n%x\r\n[]" % (1 << 60)
+
+
+def surrogate() -> Iterator[bytes]:
+    """Half of a character, which no URL can have."""
+    yield _sized(_page(**{"continue": "\ud800"}))
+
+
 def no_date() -> Iterator[bytes]:
     yield _sized(_page(), b"Date: Mon, 01 Jan 99999999999999999999 00:00:00 GMT\r\n")
 
 
-WAYS = (drip_content, drip_headers, flood, bomb, endless_list, deep, redirect, no_list)
+WAYS = (drip_content, drip_headers, flood, bomb, endless_list, deep, redirect, no_list, huge_chunk, surrogate)
 
 
 class HostileServer:
