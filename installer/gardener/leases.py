@@ -43,6 +43,7 @@ class Leadership:
         self._renew, self._retry = _RENEW_SECONDS * pace, _RETRY_SECONDS * pace
         self._log, self._clock = log, clock
         self._renewed: float | None = None
+        self._written = ""  # the resource version of our last renewal
         self._seen: tuple[str, float] = ("", 0.0)  # resource version of another's Lease, and since when
 
     def held(self) -> bool:
@@ -65,7 +66,9 @@ class Leadership:
         while self.held() and not stop.wait(self._retry):
             self.attempt()
         if self.held():
-            patch = {"spec": {"holderIdentity": "", "leaseDurationSeconds": 1}}
+            # Of what it has itself written last: a request that arrives late must not empty another's Lease.
+            spec = {"holderIdentity": "", "leaseDurationSeconds": 1}
+            patch = {"metadata": {"resourceVersion": self._written}, "spec": spec}
             with contextlib.suppress(ApiError):  # then the next leader waits until it is over
                 self._api.merge(LEASES, self._namespace, LEADER, patch)
         self._renewed = None
@@ -90,9 +93,10 @@ class Leadership:
                 spec |= {"acquireTime": now, "leaseTransitions": transitions + bool(lease)}
             if lease:
                 patch = {"metadata": {"resourceVersion": version}, "spec": spec}
-                self._api.merge(LEASES, self._namespace, LEADER, patch)
+                written = self._api.merge(LEASES, self._namespace, LEADER, patch)
             else:
-                self._api.create(LEASES, self._namespace, _lease(LEADER, self._namespace, spec))
+                written = self._api.create(LEASES, self._namespace, _lease(LEADER, self._namespace, spec))
+            self._written = text_at(written, "metadata", "resourceVersion")
             self._renewed = begun
         except ApiError as error:
             self._log(f"the Lease {LEADER} is not renewed: {error}")

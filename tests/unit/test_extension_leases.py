@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 from hypothesis import given
@@ -15,11 +16,12 @@ from tests.lib.throwaway.apiserver import merge
 
 
 class Leases(KubeApi):
-    """The Leases of an API server that may be away."""
+    """The Leases of an API server that may be away, or gets a write only after its sender has given up."""
 
     def __init__(self) -> None:
         self.found: dict[str, dict[str, Any]] = {}
-        self.away = False
+        self.away = self.slow = False
+        self._late: list[tuple[str, Mapping[str, Any]]] = []
         self._version = 0
 
     def get(self, resource: Resource, namespace: str, name: str) -> Mapping[str, Any]:
@@ -44,7 +46,21 @@ class Leases(KubeApi):
         status: bool = False,
         content_type: str = MERGE,
     ) -> Mapping[str, Any]:
-        old = self.get(resource, namespace, name)
+        if self.slow:
+            self._late.append((name, patch))
+            raise ApiError(0, "no answer in time")
+        self._answer()
+        return self._merge(name, patch)
+
+    def arrive(self) -> None:
+        """What was sent reaches the server."""
+        self.slow = False
+        while self._late:
+            with suppress(ApiError):
+                self._merge(*self._late.pop(0))
+
+    def _merge(self, name: str, patch: Mapping[str, Any]) -> Mapping[str, Any]:
+        old = self.found[name]
         wanted = patch.get("metadata", {}).get("resourceVersion", old["metadata"]["resourceVersion"])
         if wanted != old["metadata"]["resourceVersion"]:
             raise ApiError(409, "modified")
@@ -113,15 +129,39 @@ def test_who_ends_gives_it_up() -> None:
     assert world.holders == [1]
 
 
-@given(
-    st.lists(st.tuples(st.sampled_from(["try-0", "try-1", "away", "back"]), st.integers(0, 6)), max_size=40)
-)
+def test_a_release_that_arrives_late_empties_nobody_elses_lease() -> None:
+    world, stop = World(3), threading.Event()
+    for each in world.replicas:
+        each.attempt()
+    world.api.slow = True
+    stop.set()
+    world.replicas[0].keep(stop)
+    world.api.slow = False
+    world.time = 16
+    world.replicas[1].attempt()
+    assert world.holders == [1]
+    world.api.arrive()
+    world.replicas[2].attempt()
+    assert world.holders == [1]
+
+
+STORY = ["try-0", "try-1", "end-0", "end-1", "away", "back", "slow", "arrive"]
+
+
+@given(st.lists(st.tuples(st.sampled_from(STORY), st.integers(0, 6)), max_size=60))
 def test_there_are_never_two(story: list[tuple[str, int]]) -> None:
-    world = World()
+    world, stop = World(), threading.Event()
+    stop.set()
     for what, seconds in story:
         world.time += seconds
         if what.startswith("try"):
             world.replicas[int(what[-1])].attempt()
+        elif what.startswith("end"):
+            world.replicas[int(what[-1])].keep(stop)
+        elif what == "arrive":
+            world.api.arrive()
+        elif what == "slow":
+            world.api.slow = True
         else:
             world.api.away = what == "away"
         assert len(world.holders) <= 1
