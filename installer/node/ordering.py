@@ -41,11 +41,16 @@ def find_cycle(
     if not _path(first, ends, after):
         return ()
     starting = _reachable(("default.target", kubelet), lambda name: _started_by(systemd, name))
-    return _path(
-        (name for name in first if name in starting),
-        ends,
-        lambda name: (other for other in after(name) if other in starting or other in ends),
-    )
+
+    def after_started(name: str) -> Iterable[str]:
+        return (other for other in after(name) if other in starting or other in ends)
+
+    while found := _path((name for name in first if name in starting), ends, after_started):
+        # Where the unit file is missing or masked, there is no job, and so no order.
+        if not (never := {name for name in found if systemd.unit(name).load_state != "loaded"}):
+            break
+        starting -= never
+    return found
 
 
 def _started_by(systemd: Systemd, name: str) -> Iterable[str]:
@@ -71,7 +76,7 @@ def _path(
     return ()
 
 
-def _reachable(first: Iterable[str], following: Callable[[str], Iterable[str]]) -> Collection[str]:
+def _reachable(first: Iterable[str], following: Callable[[str], Iterable[str]]) -> set[str]:
     found = dict.fromkeys(first)
     queue = list(found)
     for name in queue:
@@ -79,4 +84,4 @@ def _reachable(first: Iterable[str], following: Callable[[str], Iterable[str]]) 
             if other not in found and len(found) < _MOST:
                 found[other] = None
                 queue.append(other)
-    return found
+    return set(found)

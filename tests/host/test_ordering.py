@@ -30,6 +30,11 @@ def lay(node: Node, texts: dict[str, str]) -> None:
     node.host.systemctl("daemon-reload")
 
 
+def runtime_is_not_before_kubelet(node: Node) -> None:
+    runtime = node.path("/usr/lib/systemd/system/containerd.service")
+    runtime.write_text(runtime.read_text().replace(f"Before={UNIT}\n", ""))
+
+
 @pytest.fixture
 def node(host: ThrowawayHost, tmp_path: Path) -> Node:
     return Node(host, tmp_path)
@@ -112,8 +117,7 @@ def test_the_link_of_an_earlier_version_goes_and_nothing_restarts(late: Node) ->
 def test_a_host_on_which_our_order_would_be_a_cycle_is_refused_and_left_alone(
     node: Node, texts: dict[str, str], named: str
 ) -> None:
-    runtime = node.path("/usr/lib/systemd/system/containerd.service")
-    runtime.write_text(runtime.read_text().replace(f"Before={UNIT}\n", ""))
+    runtime_is_not_before_kubelet(node)
     lay(node, texts)
     assert not cycles(node), "without us all is well"
     with node.restarts(kubelet=False, proxy=False):
@@ -124,16 +128,40 @@ def test_a_host_on_which_our_order_would_be_a_cycle_is_refused_and_left_alone(
 
 
 def test_an_order_that_no_boot_has_to_keep_is_no_cycle(node: Node) -> None:
-    """A unit that nothing starts orders nothing."""
+    """A unit that nothing starts, or that does not exist, orders nothing."""
+    runtime_is_not_before_kubelet(node)
     lay(
         node,
         {
             f"{UNITS}/never.service": f"[Unit]\nAfter={UNIT}\n[Service]\nExecStart=/bin/true\n",
-            f"{UNITS}/containerd.service.d/x.conf": "[Unit]\nAfter=never.service\n",
+            f"{UNITS}/{UNIT}.d/x.conf": "[Unit]\nBefore=absent.target\n",
+            f"{UNITS}/containerd.service.d/x.conf": "[Unit]\nAfter=never.service absent.target\n"
+            "Wants=absent.target\n",
         },
     )
     node.run("install")
     node.host.reboot(wait=False)
     wait_healthy(node.host, 120)
     assert not cycles(node)
+    node.expect_good()
+
+
+@rule("R12")
+def test_a_boot_in_which_the_runtime_waits_for_kubelets_start_does_not_hang_for_ever(node: Node) -> None:
+    """systemd knows no order between the two, and no cycle: a script starts kubelet."""
+    runtime_is_not_before_kubelet(node)
+    lay(
+        node,
+        {
+            f"{UNITS}/script.service": "[Unit]\nBefore=containerd.service\n[Service]\nType=oneshot\n"
+            f"ExecStart=/bin/systemctl start {UNIT}\n[Install]\nWantedBy=multi-user.target\n"
+        },
+    )
+    node.host.systemctl("enable", "script.service")
+    node.run("install")
+    assert node.host.show(PROXY, "JobTimeoutUSec") == "5min"
+    lay(node, {f"{UNITS}/{PROXY}.d/sooner.conf": "[Unit]\nJobTimeoutSec=5\n"})
+    node.host.reboot(wait=False)
+    wait_healthy(node.host, 120)
+    node.run("install")
     node.expect_good()

@@ -1,9 +1,11 @@
 """Which orders of a host's units ours would close to a cycle."""
 
+from collections.abc import Collection
+
 import pytest
 
 from installer.model import paths
-from installer.model.host import UnitText
+from installer.model.host import UnitState, UnitText
 from installer.node.ordering import find_cycle
 from tests.lib.fakes import FakeSystemd
 
@@ -11,6 +13,7 @@ KUBELET = "kubelet.service"
 RUNTIME = "containerd.service"
 BASIC, CRIO, LATE = "basic.target", "crio.service", "late.service"
 LINK = f"{paths.LINKS}/multi-user.target.wants/{paths.PROXY_UNIT}"
+ABSENT = "absent.target"  # has no unit file
 Relations = dict[tuple[str, str], tuple[str, ...]]
 BOOT: Relations = {
     ("default.target", "Wants"): (RUNTIME, KUBELET, LATE, "multi-user.target"),
@@ -20,7 +23,10 @@ BOOT: Relations = {
 
 def cycle(more: Relations, *links: str, drop_in: str = "") -> tuple[str, ...]:
     drop_ins = (UnitText("x.conf", drop_in),) if drop_in else ()
-    return find_cycle(FakeSystemd(relations={**BOOT, **more}), KUBELET, drop_ins, links)
+    relations: dict[tuple[str, str], Collection[str]] = {**BOOT, **more}
+    names = {name for (unit, _kind), others in relations.items() for name in (unit, *others)}
+    units = {name: UnitState(name, load_state="loaded") for name in names if name != ABSENT}
+    return find_cycle(FakeSystemd(units=units, relations=relations), KUBELET, drop_ins, links)
 
 
 @pytest.mark.parametrize(
@@ -40,6 +46,18 @@ def cycle(more: Relations, *links: str, drop_in: str = "") -> tuple[str, ...]:
 )  # fmt: skip
 def test_a_cycle_has_the_runtime_behind_kubelet_in_one_boot(more: Relations, found: tuple[str, ...]) -> None:
     assert cycle(more) == found
+
+
+def test_a_unit_that_does_not_exist_orders_nothing() -> None:
+    """Whatever other units say of it."""
+    absent: Relations = {
+        (RUNTIME, "After"): (ABSENT,),
+        (RUNTIME, "Wants"): (ABSENT,),
+        (ABSENT, "After"): (KUBELET,),
+    }
+    assert cycle(absent) == ()
+    another: Relations = {(RUNTIME, "After"): (ABSENT, LATE), (LATE, "After"): (KUBELET,)}
+    assert cycle({**absent, **another}) == (RUNTIME, LATE)
 
 
 def test_what_only_a_link_that_goes_orders_is_no_cycle() -> None:
