@@ -81,6 +81,28 @@ def test_r14_whatever_keeps_kubelet_off_the_relay_containers_may_come_past_the_p
     assert spares(node)
 
 
+@rule("R14")
+def test_r14_a_proxy_that_starts_again_while_kubelets_start_waits_for_it_has_its_policy(node: Node) -> None:
+    """As at a boot at which its first start fails: kubelet has not started anything yet."""
+    cached(node)
+    assert not spares(node)
+    mark = node.run / "containers-unknown"
+    waits = threading.Thread(target=lambda: node.guard("compose", "--v=2", CRI_RESMGR_GUARD_SECONDS="2"))
+    waits.start()
+    try:
+        while not (mark.exists() and mark.read_text().endswith("\n")):
+            assert waits.is_alive(), "kubelet's start has not marked the danger"
+        comm = node.root / f"proc/{mark.read_text().strip()}/comm"
+        comm.parent.mkdir()
+        comm.write_text("cri-resmgr-kube\n")  # as the kernel cuts the name of the script
+        assert not spares(node)
+        comm.write_text("another\n")
+        assert spares(node), "it has ended, and another process has its number"
+    finally:
+        waits.join()
+    assert spares(node), "kubelet is on its base endpoint"
+
+
 #: What a shell's own commands do not do for it.
 _PROCESSES = ("rm", "mkdir", "mv", "sed", "tr", "grep", "head", "tail", "sleep")
 
