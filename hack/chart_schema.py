@@ -28,8 +28,10 @@ class Hooks(BaseModel, extra="forbid"):
 
 
 class ChartValues(Values):
-    """Values of the manifests, and what only the chart has."""
+    """Values of the manifests, and what only the chart has. `enabled`: read by Helm alone, as the condition
+    of a chart that has this one in it."""
 
+    enabled: bool = True
     monitoring: bool = False
     hooks: Hooks = Field(default_factory=Hooks)
 

@@ -63,6 +63,15 @@ def _number_as_text(value: object) -> object:
     return str(value) if type(value) in (int, float) else value
 
 
+def _names_of_references(given: object) -> object:
+    if not isinstance(given, list):
+        return given
+    return [each["name"] if isinstance(each, dict) and each.keys() == {"name"} else each for each in given]
+
+
+_NAME_SCHEMA = {"type": "string", "pattern": f"^({DNS_NAME})$", "maxLength": 253}
+
+
 def _check_count(count: object) -> object:
     if not re.fullmatch(_COUNT, str(count)):
         raise ValueError("must be a number above 0, or a percentage such as 10%")
@@ -76,9 +85,31 @@ OptionalDnsLabel = Annotated[
     str, _Form(rf"({_DNS_LABEL})?", "empty, or at most 63 lower-case letters, digits and dashes")
 ]
 ObjectName = Annotated[str, _Form(DNS_NAME, "an object's name (lower-case letters, digits, dashes, dots)")]
+OptionalObjectName = Annotated[str, _Form(rf"({DNS_NAME})?", "empty, or an object's name")]
 ObjectNames = Annotated[
     tuple[ObjectName, ...], Field(strict=False), AfterValidator(lambda names: tuple(sorted(set(names))))
 ]
+PullSecrets = Annotated[
+    ObjectNames,
+    BeforeValidator(_names_of_references),
+    WithJsonSchema(
+        {
+            "type": "array",
+            "items": {
+                "anyOf": [
+                    _NAME_SCHEMA,
+                    {
+                        "type": "object",
+                        "properties": {"name": _NAME_SCHEMA},
+                        "required": ["name"],
+                        "additionalProperties": False,
+                    },
+                ]
+            },
+        }
+    ),
+]
+"""Names, or objects with one, as a pod has them (LocalObjectReference) and most charts."""
 LabelKey = Annotated[
     str, _Form(rf"({DNS_NAME}/)?{_QUALIFIED}", "a valid key, such as name or example.org/name", 317)
 ]
@@ -201,7 +232,8 @@ class Values(_Section):
     namespace: DnsLabel = "kube-system"
     images: Images = Field(default_factory=Images)
     image_pull_policy: Literal["Always", "IfNotPresent", "Never"] | None = None
-    image_pull_secrets: ObjectNames = ()
+    image_pull_secrets: PullSecrets = ()
+    priority_class_name: OptionalObjectName = "system-node-critical"
     profile: Literal["privileged", "restricted"] = "privileged"
     settings: Mapping[str, Any] = Field(default={})
     configs: Mapping[ConfigKey, str] = Field(default={})

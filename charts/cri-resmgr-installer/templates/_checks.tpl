@@ -31,7 +31,7 @@
 {{- fail "settings.status.listen: must be an address that Prometheus reaches, for monitoring, such as \":9464\"" -}}
 {{- end -}}
 {{- if and .Values.admissionPolicies (semverCompare "<1.30.0-0" .Capabilities.KubeVersion.Version) -}}
-{{- fail "admissionPolicies: must be false before Kubernetes 1.30, which does not know them" -}}
+{{- fail "admissionPolicies: must be false before Kubernetes 1.30, which does not know them; without a cluster, Helm assumes another version: --kube-version says which one it is" -}}
 {{- end -}}
 {{- if and .Values.hooks.uninstall (not .Values.hooks.image) -}}
 {{- fail "hooks.image: must be set, or hooks.uninstall must be false: nodes are cleaned before the release is deleted" -}}

@@ -1,14 +1,25 @@
 {{/*
 The name of all objects: the value `name`, else the release's name, which contains that of the chart. With the
-suffixes that are appended, it must still fit into a label.
+suffixes that are appended, it must still fit into a label; a namespace's name has no dots, as a release's may.
 */}}
 {{- define "cri-resmgr-installer.fullname" -}}
 {{- if .Values.name -}}
 {{- .Values.name -}}
-{{- else if contains .Chart.Name .Release.Name -}}
-{{- .Release.Name | trunc 52 | trimSuffix "-" -}}
 {{- else -}}
-{{- printf "%s-%s" .Release.Name .Chart.Name | trunc 52 | trimSuffix "-" -}}
+{{- $name := .Release.Name -}}
+{{- if not (contains .Chart.Name $name) }}{{ $name = printf "%s-%s" $name .Chart.Name }}{{ end -}}
+{{- regexReplaceAll "-+$" ($name | replace "." "-" | trunc 52) "" -}}
+{{- end -}}
+{{- end -}}
+
+{{/* The references to the Secrets of registries, of names and of objects with one. */}}
+{{- define "cri-resmgr-installer.pullSecrets" -}}
+{{- $names := list -}}
+{{- range .imagePullSecrets -}}
+{{- if kindIs "map" . }}{{ $names = append $names .name }}{{ else }}{{ $names = append $names . }}{{ end -}}
+{{- end -}}
+{{- range $names | uniq | sortAlpha }}
+- name: {{ . | quote }}
 {{- end -}}
 {{- end -}}
 

@@ -29,11 +29,9 @@ helm.sh/hook-delete-policy: before-hook-creation,hook-succeeded
 {{- $values := .root.Values -}}
 automountServiceAccountToken: true
 restartPolicy: Never
-{{- with $values.imagePullSecrets }}
+{{- with include "cri-resmgr-installer.pullSecrets" $values }}
 imagePullSecrets:
-  {{- range . | uniq | sortAlpha }}
-  - name: {{ . | quote }}
-  {{- end }}
+  {{- . | nindent 2 }}
 {{- end }}
 nodeSelector:
   kubernetes.io/os: linux

@@ -15,6 +15,7 @@ import pytest
 
 from hack.chart_schema import FILE as SCHEMA
 from hack.chart_schema import build_schema
+from hack.releasing import CONTROLLER, NODES
 from installer import __version__
 from installer.inputs.yaml_document import parse_document
 from installer.manifests import ManifestOptions, render_objects
@@ -25,6 +26,7 @@ from tests.lib.charts import engine, lint_chart, load_chart, render_chart
 from tests.unit.manifests.rendering import IMAGE, NAMES, Maker, options_of, pod_of, the
 
 CHART = Path(__file__).parents[3] / "charts" / "cri-resmgr-installer"
+DOCS = CHART.parents[1] / "docs"
 MINIMAL = {"images": {"installer": IMAGE}, "hooks": {"image": "registry.example.org/operator:1"}}
 Object = dict[str, Any]
 
@@ -196,6 +198,9 @@ MORE: tuple[Object, ...] = (
         "annotations": {"a": "yes", "b": "two\nlines", "c": "012", "d": '"{{'},
         "imagePullSecrets": ["z", "a", "z"],
     },
+    {"imagePullSecrets": [{"name": "z"}, "a", {"name": "a"}], "agent": {"enabled": True}},
+    {"priorityClassName": "workers", "agent": {"enabled": True}},
+    {"priorityClassName": "", "agent": {"enabled": True}},
     {"nodeSelector": {"pool": "", "kubernetes.io/os": "linux"}, "affinity": {"podAffinity": {"x": [1]}}},
     {"resources": {"requests": {"cpu": 0.5, "memory": 67108864}, "limits": {"memory": 1073741824}}},
     # What YAML reads as a number, a boolean or nothing.
@@ -273,13 +278,73 @@ def test_a_release_of_another_name_has_it_everywhere() -> None:
     assert the(found, "DaemonSet")["metadata"]["namespace"] == "tools"
 
 
+def test_a_release_with_a_dot_in_its_name_has_a_namespace() -> None:
+    found = render_chart(CHART, {**MINIMAL, "agent": {"enabled": True}}, "tools", "numa.v1.2")
+    names = [each["metadata"]["name"] for each in found if each["kind"] == "Namespace"]
+    assert names == ["numa-v1-2-cri-resmgr-installer-agent", "numa-v1-2-cri-resmgr-installer-rollout"]
+    (job,) = (each for each in found if each["kind"] == "Job")
+    assert pod_of(job)["containers"][0]["args"][-1] == "tools/numa.v1.2"  # as Helm has it
+    cut = render_chart(CHART, MINIMAL, "tools", "a" * 35 + ".b")
+    assert the(cut, "DaemonSet")["metadata"]["name"] == "a" * 35 + "-b-cri-resmgr-ins"
+
+
+def stack(directory: Path, **dependency: str) -> Path:
+    """A chart that has this one in it."""
+    shutil.copytree(CHART, directory / "charts" / CHART.name)
+    dependencies = [{"name": CHART.name, "version": "*", **dependency}]
+    about = {"apiVersion": "v2", "name": "stack", "version": "1.0.0", "dependencies": dependencies}
+    (directory / "Chart.yaml").write_text(json.dumps(about))
+    return directory
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_a_chart_that_has_this_one_in_it_can_leave_it_out(tmp_path: Path, enabled: bool) -> None:
+    chart = stack(tmp_path, condition=f"{CHART.name}.enabled")
+    found = render_chart(chart, {CHART.name: {**MINIMAL, "enabled": enabled}}, "tools", "release")
+    assert bool(found) is enabled
+
+
+def test_the_hooks_have_the_secrets_of_the_registry_too() -> None:
+    found = rendered({**MINIMAL, "imagePullSecrets": [{"name": "registry"}]})
+    for kind in ("DaemonSet", "Job", "Pod"):
+        spec = the(found, kind)["spec"]
+        spec = spec.get("template", {}).get("spec", spec)
+        assert spec["imagePullSecrets"] == [{"name": "registry"}]
+
+
+@pytest.mark.parametrize("version", ["v1.29.4-gke.1043002", "v1.20.0"])
+def test_without_a_cluster_helm_is_told_its_version(tmp_path: Path, version: str) -> None:
+    """The engine of these tests has one that knows the policies; older ones stop, and name the option."""
+    chart = tmp_path / CHART.name
+    shutil.copytree(CHART, chart)
+    checks = chart / "templates" / "_checks.tpl"
+    given = ".Capabilities.KubeVersion.Version"
+    assert given in checks.read_text()
+    checks.write_text(checks.read_text().replace(given, f'"{version}"'))
+    with pytest.raises(engine().HelmError, match="--kube-version"):
+        render_chart(chart, MINIMAL, "tools", "release")
+    assert render_chart(chart, {**MINIMAL, "admissionPolicies": False}, "tools", "release")
+
+
+def test_an_image_has_one_name_everywhere() -> None:
+    """What hack/image, the release, the values and the documentation call the images."""
+    places = [CHART / "values.yaml", CHART / "README.md", CHART / "ci" / "minimal-values.yaml"]
+    places += [*DOCS.glob("*.md"), DOCS.parent / "README.md"]
+    found = {
+        name
+        for path in places
+        for name in re.findall(r"registry\.example\.org/([a-z-]+)[:@]", path.read_text())
+    }
+    assert found == {NODES, CONTROLLER, "cri-resmgr-agent"}
+    script = (DOCS.parent / "hack" / "image").read_text()
+    assert set(re.findall(r"localhost/([a-z-]+):\$version", script)) == {NODES, CONTROLLER}
+
+
 def test_under_an_alias_uninstall_finds_what_is_ours(tmp_path: Path) -> None:
     """By its labels; else the hook finds nothing to clean, and Helm deletes the rights of the nodes."""
-    shutil.copytree(CHART, tmp_path / "charts" / CHART.name)
-    dependency = {"name": CHART.name, "version": "*", "alias": "numa"}
-    about = {"apiVersion": "v2", "name": "stack", "version": "1.0.0", "dependencies": [dependency]}
-    (tmp_path / "Chart.yaml").write_text(json.dumps(about))
-    found = render_chart(tmp_path, {"numa": {**MINIMAL, "agent": {"enabled": True}}}, "tools", "release")
+    found = render_chart(
+        stack(tmp_path, alias="numa"), {"numa": {**MINIMAL, "agent": {"enabled": True}}}, "tools", "release"
+    )
     found = [each for each in found if each["kind"] != "CustomResourceDefinition"]
     of_hooks = [each for each in found if "helm.sh/hook" in each["metadata"].get("annotations", {})]
     for each in (each for each in found if each not in of_hooks):
@@ -399,6 +464,8 @@ def test_the_schema_is_current() -> None:
         ({"updateStrategy": {"maxUnavailable": "0%"}}, "'/updateStrategy/maxUnavailable'"),
         ({"nodeSelector": {"a b": "c"}}, "a b"),
         ({"managedResource": {}}, "'managedResource'"),
+        ({"imagePullSecrets": [{"nam": "x"}]}, "'/imagePullSecrets/0'"),
+        ({"priorityClassName": "a b"}, "'/priorityClassName'"),
         ({"hooks": {"timeout": 1}}, "'/hooks'.*'timeout'"),
         ({"name": "a" * 53}, "'/name'"),
         # A key whose value somebody has commented out. Nothing else must be rendered than by default.
