@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from installer.cluster.member import OK, PERIODS, Due, Kept, Member, Periods, kept, restored
+from installer.cluster.node_status import Report
 from installer.cluster.pod_context import PodContext
 from installer.cluster.sync import SYNC_SECONDS, SyncReply, SyncRequest
 from installer.cluster.sync_plan import FIRST_SECONDS, first_sync, last_sync, next_sync, receive
@@ -53,7 +54,9 @@ class ClusterClient(Cluster):
         self._child: RunningChild | None = None
         self._output, self._timer = "", 0
         self._kept = Kept()
-        self.member = Member(context=context, periods=periods, worked_at=clock())
+        self.member = Member(
+            context=context, periods=periods, report=Report(pod=context.pod), worked_at=clock()
+        )
 
     # -- the port -------------------------------------------------------------------------
 

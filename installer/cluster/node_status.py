@@ -73,6 +73,7 @@ class NodeStatus:
 class Report:
     """What the daemon's states so far amount to. `node` has an empty status before the first one."""
 
+    pod: str = ""  # whose daemon it is
     node: NodeStatus = field(default_factory=NodeStatus)
     last_event: tuple[object, ...] = ()  # what it was about
     warned: bool = False  # by an Event, and no Event has said yet that it is over
@@ -120,7 +121,7 @@ class Report:
             failing = {}
         return replace(
             self,
-            node=NodeStatus(_build_status(state, changed), serves, failure),
+            node=NodeStatus(_build_status(state, changed, self.pod), serves, failure),
             waits=phase is Phase.WAITING,
             failing=failing,
             changes=max(self.changes, state.changes),
@@ -128,8 +129,9 @@ class Report:
         )
 
 
-def _build_status(state: DaemonState, changed: str) -> dict[str, str]:
-    is_left = state.phase is Phase.REMOVED and state.successor
+def _build_status(state: DaemonState, changed: str, pod: str) -> dict[str, str]:
+    """`pod` tells whoever reads it later whether the pod of that time has written it."""
+    successor = state.successor if state.phase is Phase.REMOVED else ""
     return {
         "version": installer.__version__,
         "state": state.phase.value,
@@ -141,7 +143,7 @@ def _build_status(state: DaemonState, changed: str) -> dict[str, str]:
         "policySource": state.installed.policy_source,
         "hold": state.hold[:REASON_CHARACTERS],
         "changed": changed,  # empty if this process has changed nothing: the Node keeps what it says
-    } | ({"successor": state.successor} if is_left else {})
+    } | {key: text for key, text in (("pod", pod), ("successor", successor)) if text}
 
 
 def _describe(state: DaemonState) -> str:

@@ -6,7 +6,7 @@ of each object only a few short texts are kept.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from installer.model.daemon import Phase
 from installer.model.event import name_some
@@ -64,12 +64,14 @@ class Nodes:
 @dataclass(frozen=True, slots=True)
 class NodeState:
     """`silent`: since when its kubelet is silent, None if it is not. `unready`: why it is not Ready, as
-    kubelet says. `state` and `reason` are what the installer says there, empty if it says nothing."""
+    kubelet says. `state` and `reason` are what the installer in `pod` has said there, empty if it says
+    nothing."""
 
     silent: float | None = None
     unready: str = ""
     state: str = ""
     reason: str = ""
+    pod: str = ""
 
 
 def read_nodes(nodes: Iterable[Object]) -> dict[str, NodeState]:
@@ -82,6 +84,7 @@ def read_nodes(nodes: Iterable[Object]) -> dict[str, NodeState]:
             cut_line(text_at(ready, "message")) if ready.get("status") == "False" else "",
             status.get("state", ""),
             cut_line(status.get("reason", "")),
+            status.get("pod", ""),
         )
     return found
 
@@ -173,6 +176,8 @@ def judge(
     left, silent, given_up, young = list[Node](), list[Node](), list[Node](), list[str]()
     for name, pod in pods.items():
         node = nodes.get(name, NodeState())
+        if node.pod not in ("", pod.name):  # an earlier pod has said it
+            node = replace(node, state="", reason="")
         since = node.silent
         if pod.ready:
             continue

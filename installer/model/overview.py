@@ -40,9 +40,9 @@ class FleetInstallation:
 class NodeView:
     """One node. It reports itself: `phase`, `generation` and `policy` (what is installed), `wanted` (the
     generation that it should have), `version`, `hold` and `changed` (a time); they are empty where it
-    reports none. `outdated`: it has no pod of the present template, so it cannot know yet what is wanted.
-    `ready`: its pod is. `reachable`: its kubelet is not silent. `mode`: what the DaemonSets want of it,
-    None where none selects it, and `instance` is theirs."""
+    reports none. `outdated`: no pod of the present template has reported from it, so `wanted` may be
+    history. `ready`: its pod is. `reachable`: its kubelet is not silent. `mode`: what the DaemonSets want of
+    it, None where none selects it, and `instance` is theirs."""
 
     name: str
     health: NodeHealth
@@ -97,12 +97,12 @@ class Generation:
 @dataclass(frozen=True, slots=True)
 class Rollout:
     """The rollout of one DaemonSet. `waiting`: how many nodes have no available pod; `outdated`: how many
-    pods are still to be replaced. `paused`: why a person has paused it, None if it is not paused.
-    `permits`: the nodes that may restart kubelet now, and since when, of `limit` at once. `unreadable`:
-    circuit breakers of wanted generations that cannot be parsed. `void`: permits that no node works with, or
-    can have taken by the rules, and why; `blocked`: these are all that there may be. `fault`: why its Leases
-    cannot be read. `awaited`: the nodes that are not done, and why; `stuck`: none of them continues before a
-    person has fixed one."""
+    pods are still to be replaced; `unreported`: none of the new ones has said what is wanted. `paused`: why a
+    person has paused it, None if it is not paused. `permits`: the nodes that may restart kubelet now, and
+    since when, of `limit` at once. `unreadable`: circuit breakers of wanted generations that cannot be
+    parsed. `void`: permits that no node works with, or can have taken by the rules, and why; `blocked`: these
+    are all that there may be. `fault`: why its Leases cannot be read. `awaited`: the nodes that are not done,
+    and why; `stuck`: none of them continues before a person has fixed one."""
 
     daemon_set: str
     nodes: int
@@ -116,6 +116,7 @@ class Rollout:
     blocked: bool = False
     fault: str = ""
     outdated: int = 0
+    unreported: bool = False
     mode: Mode = Mode.INSTALL
     awaited: tuple[NodeGroup, ...] = ()
     stuck: bool = False

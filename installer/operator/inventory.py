@@ -22,7 +22,15 @@ from installer.model.names import (
 from installer.model.overview import FleetInstallation
 from installer.operator.api import CONFIG_MAPS, DAEMON_SETS, LEASES, ApiError, KubeApi, Resource
 from installer.operator.homes import CLUSTER_ROLE_BINDINGS, NAMES, SYSTEM, Home, find_homes
-from installer.operator.kube_objects import Object, cut_line, items_at, mapping_at, text_at
+from installer.operator.kube_objects import (
+    Object,
+    cut_line,
+    is_observed,
+    items_at,
+    mapping_at,
+    number_at,
+    text_at,
+)
 
 _RBAC, _ADMISSION = "rbac.authorization.k8s.io", "admissionregistration.k8s.io"
 SERVICE_ACCOUNTS, NAMESPACES = Resource("", "v1", "serviceaccounts"), Resource("", "v1", "namespaces")
@@ -82,6 +90,12 @@ class Installed(FleetInstallation):
     @property
     def template(self) -> Object:
         return mapping_at(self.daemon_set, "spec", "template")
+
+    @property
+    def updated(self) -> int:
+        """How many nodes have a pod of the present template."""
+        observed = is_observed(self.daemon_set)
+        return number_at(self.daemon_set, "status", "updatedNumberScheduled") if observed else 0
 
 
 def find_installations(api: KubeApi, namespace: str = "", instance: str = "") -> tuple[Installed, ...]:

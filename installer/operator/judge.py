@@ -5,6 +5,7 @@ Keeps of each object only what it needs, and makes no request for a single node.
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -54,18 +55,19 @@ class PodView:
     created: str = ""
     revision: str = ""
     instance: str = ""
+    name: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """What was listed besides the nodes. `pods` are by node and mode. `newest`: the revision of the newest
-    pod of each instance and mode. `refusal`: why the API server refuses new pods of a DaemonSet, empty if it
-    is not known to."""
+    """What was listed besides the nodes. `pods` are by node and mode. `present`: the revision of the present
+    template of each instance and mode, None while no pod has it. `refusal`: why the API server refuses new
+    pods of a DaemonSet, empty if it is not known to."""
 
     installations: tuple[Installed, ...]
     pods: Mapping[tuple[str, Mode], PodView]
     now: float
-    newest: Mapping[tuple[str, Mode], str] = field(default_factory=dict)
+    present: Mapping[tuple[str, Mode], str | None] = field(default_factory=dict)
     refusal: Callable[[Installed], str] = lambda _: ""
 
 
@@ -80,7 +82,7 @@ def judge_nodes(api: KubeApi, installations: Sequence[Installed], instance: str 
         for pod in api.list_objects(PODS, our_selector(instance), each)
         if any(owner.get("uid") in owners for owner in items_at(pod, "metadata", "ownerReferences"))
     )
-    newest = _newest(pods)
+    present = {(each.instance, each.mode): _find_revision(each, pods) for each in installations}
     theirs = cache(lambda: _other_installations(api, installations))  # asked for once, and seldom
     refusals: dict[str, str] = {}  # the same
 
@@ -91,7 +93,7 @@ def judge_nodes(api: KubeApi, installations: Sequence[Installed], instance: str 
 
     views, others = [], 0
     for node in api.list_objects(NODES):
-        view = judge_node(node, Listed(tuple(installations), pods, api.now(), newest, refusal))
+        view = judge_node(node, Listed(tuple(installations), pods, api.now(), present, refusal))
         if view is None or (view.mode is None and is_selected(node, theirs())):
             others += 1
         else:
@@ -148,20 +150,22 @@ def judge_node(node: Object, listed: Listed) -> NodeView | None:
     several = {each.instance: each for each in selectors if each.mode is Mode.INSTALL}
     mode = Mode.REMOVE if Mode.REMOVE in selecting else Mode.INSTALL
     pod = listed.pods.get((name, mode))
+    is_stale = pod is not None and not is_of_pod(status, pod)
+    said = {key: text for key, text in status.items() if not is_stale or key not in ("state", "reason")}
     health, reason = NodeHealth.DIRTY, _left_reason(status) or _DESELECTED
     if len(several) > 1:
         named = " and ".join(f"{each.namespace}/{each.name}" for _, each in sorted(several.items()))
         health, reason = NodeHealth.TROUBLE, f"{named} both select it: exclude it from all but one of them"
     elif selecting:
-        health, reason = _judge(node, status, pod, selecting[mode], listed)
+        health, reason = _judge(node, said, pod, selecting[mode], listed)
     elif status.get("state", "") in ("", Phase.REMOVED):
         return None
     return NodeView(
         name,
         health,
         cut_line(reason),
-        phase=status.get("state", ""),
-        outdated=pod is None or pod.revision != listed.newest.get((pod.instance, mode), pod.revision),
+        phase=said.get("state", ""),
+        outdated=pod is None or is_stale or pod.revision != listed.present.get((pod.instance, mode)),
         hold=cut_line(status.get("hold", "")),
         paused=is_paused(metadata),
         ready=pod is not None and pod.ready,
@@ -233,6 +237,11 @@ def read_status(metadata: Object) -> Mapping[str, str]:
     return {str(key): cut_line(str(value), _VALUE_SIZE) for key, value in values}
 
 
+def is_of_pod(status: Mapping[str, str], pod: PodView) -> bool:
+    """Whether the pod may have written it: what an earlier pod of the node has said is history."""
+    return status.get("pod", pod.name) == pod.name
+
+
 def _left_reason(status: Mapping[str, str]) -> str:
     """Return why an uninstallation has left the node as it was; empty if none has."""
     return status.get("reason", "") if status.get("state") == LEFT else ""
@@ -253,13 +262,25 @@ def read_pods(pods: Iterable[Object]) -> dict[tuple[str, Mode], PodView]:
             text_at(metadata, "creationTimestamp"),
             text_at(metadata, "labels", _REVISION),
             text_at(metadata, "labels", INSTANCE_LABEL),
+            text_at(metadata, "name"),
         )
         found[key] = max(found.get(key, view), view, key=lambda each: (not each.over, each.created))
     return found
 
 
-def _newest(pods: Mapping[tuple[str, Mode], PodView]) -> dict[tuple[str, Mode], str]:
-    """Return the revision of the present template of each instance and mode: the controller creates pods of
-    no other."""
-    by_age = sorted(pods.items(), key=lambda item: item[1].created)
-    return {(pod.instance, mode): pod.revision for (_, mode), pod in by_age if not pod.over}
+def _find_revision(installed: Installed, pods: Mapping[tuple[str, Mode], PodView]) -> str | None:
+    """Return the revision of its present template; None while no pod has it. The controller creates pods of
+    no other. But where people have gone back to an earlier template, pods of that are older than those of the
+    one in between, and there are as many of them as the controller counts."""
+    updated = installed.updated
+    ours = [
+        pod
+        for (_, mode), pod in pods.items()
+        if (pod.instance, mode) == (installed.instance, installed.mode) and not pod.over
+    ]
+    count = Counter(pod.revision for pod in ours)
+    if not (ours and updated):
+        return None
+    newest = max(ours, key=lambda pod: pod.created).revision
+    earlier = [revision for revision, number in count.items() if number == updated]
+    return earlier[0] if count[newest] < updated and len(earlier) == 1 else newest

@@ -9,9 +9,10 @@ from typing import Any
 
 from installer.model.daemon import Phase
 from installer.model.hold import PAUSE_ANNOTATION
+from installer.model.instant import plain_time
 from installer.model.names import LAST_FAILURE, LEFT, NOT_READY_TAINT, READY_CONDITION, READY_LABEL, STATUS
 from installer.operator.api import NODES, STRATEGIC, ApiError, KubeApi
-from installer.operator.inventory import find_installations
+from installer.operator.inventory import Installed, find_installations
 from installer.operator.judge import is_selected, read_status
 from installer.operator.kube_objects import Object, condition_of, items_at, mapping_at, text_at
 
@@ -37,7 +38,7 @@ def clear_node_objects(
     minutes (Kubernetes API concepts, "Retrieving large results sets in chunks"), and a large fleet takes
     longer. `retry` retries a call that had no answer.
     """
-    others = [each for each in retry(lambda: find_installations(api)) if each.instance != instance]
+    others = _find_others(api, instance, retry)
     nodes = retry(
         lambda: [
             (text_at(each, "metadata", "name"), build_patches(each))
@@ -47,22 +48,48 @@ def clear_node_objects(
     )
     marked = {name: patches for name, patches in nodes if any(patches) and name not in left}
     for name, patches in marked.items():
-        retry(partial(_clean, api, name, patches))
+        retry(partial(_write, api, name, build_patches, patches))
     return len(marked)
 
 
-def mark_left(api: KubeApi, left: Mapping[str, str], retry: Retry = lambda call: call()) -> None:
-    """Write on the Nodes in `left` why they were not cleaned: their kubelet may keep running on the proxy.
-    Keeps what a node has last written of its generation. Raises ApiError."""
+def mark_left(
+    api: KubeApi, instance: str, left: Mapping[str, str], retry: Retry = lambda call: call()
+) -> None:
+    """Write on the Nodes in `left` that no other instance selects why they were not cleaned. Raises
+    ApiError."""
+    others = _find_others(api, instance, retry) if left else []
     for name, why in left.items():
-        retry(partial(_mark, api, name, why))
+
+        def build(node: Object, why: str = why) -> Patches:
+            return ({}, {}) if is_selected(node, others) else build_marks(node, why, api.now())
+
+        retry(partial(_write, api, name, build))
 
 
-def _mark(api: KubeApi, name: str, why: str) -> None:
-    status = read_status(mapping_at(api.find(NODES, "", name), "metadata"))
-    if status.get("state") not in (Phase.REMOVED, LEFT):
+def _find_others(api: KubeApi, instance: str, retry: Retry) -> list[Installed]:
+    return [each for each in retry(lambda: find_installations(api)) if each.instance != instance]
+
+
+def build_marks(node: Object, why: str, now: float) -> Patches:
+    """Build the patches of a Node that is given up: its kubelet may keep running on the proxy, and nobody
+    watches that any more, or takes the taint off. Keep what the node has last written of its generation, and
+    a pause. A node that says that it is clean gets none."""
+    status, old = read_status(mapping_at(node, "metadata")), condition_of(node, READY_CONDITION)
+    if status.get("state") == Phase.REMOVED:
+        return {}, {}
+    patch, _ = build_patches(node)
+    metadata = patch.setdefault("metadata", {})
+    if status.get("state") == LEFT:
+        metadata.pop("annotations", None)
+    else:
         text = json.dumps({**status, "state": LEFT, "reason": why}, separators=(",", ":"))
-        api.merge_present(NODES, "", name, {"metadata": {"annotations": {STATUS: text}}})
+        metadata["annotations"] = {STATUS: text}
+    when = {key: plain_time(now) for key in ("lastHeartbeatTime", "lastTransitionTime")}
+    unknown = {"type": READY_CONDITION, "status": "Unknown", "reason": LEFT.capitalize(), "message": why}
+    is_told = not old or old.get("status") == "Unknown"
+    return patch if any(patch.values()) else {}, {} if is_told else {
+        "status": {"conditions": [unknown | when]}
+    }
 
 
 def build_patches(node: Object) -> Patches:
@@ -83,17 +110,16 @@ def build_patches(node: Object) -> Patches:
     return patch, ({"status": gone} if condition_of(node, READY_CONDITION) else {})
 
 
-def _clean(api: KubeApi, name: str, patches: Patches) -> None:
-    """Apply the patches. A Node that is gone is clean."""
-    patch, status = patches
+def _write(api: KubeApi, name: str, build: Callable[[Object], Patches], first: Patches | None = None) -> None:
+    """Apply the patches that `build` makes of the Node; `first` are those of a Node that was listed. A Node
+    that is gone needs none."""
     for attempt in range(_TRIES):
         try:
-            if attempt:
-                patch, status = build_patches(api.get(NODES, "", name))
+            patch, status = first if first and not attempt else build(api.get(NODES, "", name))
             if status:
                 api.merge(NODES, "", name, status, status=True, content_type=STRATEGIC)
             if patch and status and "resourceVersion" in patch["metadata"]:
-                patch, _ = build_patches(api.get(NODES, "", name))
+                patch, _ = build(api.get(NODES, "", name))
             if patch:
                 api.merge(NODES, "", name, patch)
             return

@@ -17,7 +17,7 @@ from installer.model.instant import parse_time, plain_time
 from installer.model.names import Mode
 from installer.model.overview import Generation, NodeHealth, NodeView, Progress, Rollout, group_nodes
 from installer.operator.inventory import Installed
-from installer.operator.kube_objects import Object, number_at, text_at
+from installer.operator.kube_objects import Object, text_at
 
 _BREAKER = breaker_name("")
 _WINDOW = 3600.0  # seconds; nodes that finished earlier say nothing of the present pace
@@ -108,15 +108,19 @@ def build_rollout(
     nodes: Collection[NodeView],
 ) -> Rollout:
     """Build the rollout. The nodes' own status decides which generations are current: those whose pod is of
-    the present template. Where they have none (`annotateNode: false`), it is the one that was started last.
-    A removal has a circuit breaker only where a plugin is to follow it."""
+    the present template, and has reported. Until one has, no generation is. Where nodes have no status
+    (`annotateNode: false`), it is the one that was started last. A removal has a circuit breaker only where a
+    plugin is to follow it."""
     mode, installs = installed.mode, installed.mode is Mode.INSTALL
     size = measure(installed.daemon_set, "", 0.0)
     ours = [each for each in nodes if (each.instance, each.mode) == (installed.instance, mode)]
     wanted = {each.wanted for each in ours if each.wanted and not each.outdated} if installs else set()
     started = parse_time(text_at(installed.daemon_set, "metadata", "creationTimestamp"))
     begun = [each.generation for each in leases.breakers if not is_over(each, started)]
-    current = wanted or set([name for name in begun if (name == REMOVAL) is not installs][:1])
+    told = any(each.wanted or (each.phase and each.health is NodeHealth.WORKING) for each in ours)
+    unreported = installs and not wanted and (told or not installed.updated)
+    last = [] if unreported else [name for name in begun if (name == REMOVAL) is not installs][:1]
+    current = wanted or set(last)
     breakers = (*(Breaker(each) for each in wanted - set(begun)), *leases.breakers)
     generations = [
         _build_generation(each, stopped(each, rules, size.nodes), rules, ours, each.generation in current)
@@ -124,8 +128,7 @@ def build_rollout(
     ]
     limit = permits_of(rules.concurrent_restarts, size.nodes)
     working = [each for each in leases.permits if leases.void.get(each.name) != _AHEAD]
-    updated = number_at(installed.daemon_set, "status", "updatedNumberScheduled")
-    outdated = max(0, size.nodes - updated)
+    outdated = max(0, size.nodes - installed.updated)
     return Rollout(
         daemon_set=f"{installed.namespace}/{installed.name}",
         nodes=size.nodes,
@@ -137,9 +140,12 @@ def build_rollout(
         blocked=not working and len(leases.permits) >= limit,
         generations=tuple(sorted(generations, key=lambda each: not each.current)),
         unreadable=tuple(
-            name for name in leases.unreadable if not wanted or name in map(breaker_name, wanted)
+            name
+            for name in leases.unreadable
+            if not (wanted or unreported) or name in map(breaker_name, wanted)
         ),
         outdated=outdated,
+        unreported=unreported,
         mode=mode,
         awaited=group_nodes(each for each in ours if each.health is not NodeHealth.WELL),
         stuck=outdated > 0 and not leases.permits and _is_stuck(ours),
@@ -169,8 +175,9 @@ def _build_generation(
 
 def _is_stuck(nodes: Collection[NodeView]) -> bool:
     """Whether no node works, because nodes have refused or failed: a rolling update replaces no further pod
-    while so many are not available."""
-    blocked = any(each.phase in (Phase.REFUSED, Phase.FAILED) and not each.ready for each in nodes)
+    while so many are not available. It replaces outdated ones that are not available all the same."""
+    ends = (Phase.REFUSED, Phase.FAILED)
+    blocked = any(each.phase in ends and not (each.ready or each.outdated) for each in nodes)
     at_work = any(each.health is NodeHealth.WORKING and each.phase != Phase.WAITING for each in nodes)
     return blocked and not at_work
 

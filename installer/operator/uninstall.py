@@ -259,10 +259,12 @@ def uninstall(
         left = waiting.until_clean(_removal_of(target), {node.name for node in left})
         _require_clean(left, options, _removal_of(target))
     # Without DaemonSets, a run that continues this one finds only what the Nodes say.
-    mark_left(api, {node.name: f"{_LEFT}: {node.reason or node.phase}" for node in left}, waiting.retry)
+    marks = {node.name: f"{_LEFT}: {node.reason or node.phase}" for node in left}
+    mark_left(api, target.instance, marks, waiting.retry)
     delete([each for each in owned if each.resource == DAEMON_SETS])
     if target.namespace:
         _require_gone(waiting.until_gone({node.name for node in left}, removals=True))
+    mark_left(api, target.instance, marks, waiting.retry)  # its daemon may have had a last word
     count = clear_node_objects(api, target.instance, {node.name for node in left}, waiting.retry)
     emit(Event("uninstall.nodes", f"cleaned {count} Nodes in the API server", {"nodes": count}))
     delete(waiting.retry(look_again))

@@ -76,6 +76,8 @@ def rollout_lines(rollout: Rollout, color: bool = False) -> Iterator[str]:
     for each in rollout.generations:
         if each.current:
             yield from _generation_lines(each, color)
+    if rollout.unreported:
+        yield "  wanted: not known yet, because no pod of the present template has reported"
     if earlier := [one_line(each.generation[:12]) for each in rollout.generations if not each.current]:
         yield f"  earlier generations: {name_some(earlier)}"
     for name in rollout.unreadable:

@@ -207,3 +207,13 @@ def test_words_of_a_shoot_are_short_and_can_be_seen() -> None:
         said = name_nodes(judged(1, [bad], nodes).left)
         assert len(said) < 1000
         assert said.isprintable()
+
+
+def test_a_pod_that_cannot_start_is_not_what_its_predecessor_said() -> None:
+    """It waited for a permit, however long that takes. The new one has no image."""
+    waits = node("n1")
+    waits["metadata"]["annotations"] = {STATUS: '{"state": "waiting", "pod": "p1"}'}
+    for name, left in (("p1", 0), ("p2", 1)):
+        new = pod("n1")
+        new["metadata"]["name"] = name
+        assert len(judged(1, [new], [waits]).left) == left

@@ -4,6 +4,7 @@ waits for. What became of earlier ones is history."""
 from __future__ import annotations
 
 import io
+import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -34,7 +35,8 @@ BAD = Breaker("bad", begun=NOW - 5000, failures={"n2": Failure(NOW - 4900, "it e
 def installed(mode: Mode = Mode.INSTALL, nodes: int = 3, updated: int = 3) -> Installed:
     name = "installer" if mode is Mode.INSTALL else "installer-removal"
     status = {"desiredNumberScheduled": nodes, "numberUnavailable": 1, "updatedNumberScheduled": updated}
-    daemon_set = {"metadata": {"name": name, "namespace": "ours"}, "status": status}
+    metadata = {"name": name, "namespace": "ours", "generation": 2}
+    daemon_set = {"metadata": metadata, "status": {"observedGeneration": 2, **status}}
     return Installed("ours", name, "installer", mode, "image:1", daemon_set)
 
 
@@ -139,6 +141,7 @@ class Objects(KubeApi):
 
 def pod(mode: Mode, created: int, ready: bool, revision: str = "", **more: Any) -> dict[str, Any]:
     labels = {"app.kubernetes.io/component": COMPONENTS[mode], "controller-revision-hash": revision}
+    labels |= {"app.kubernetes.io/instance": "installer"}
     times = {"creationTimestamp": f"2027-01-0{created}T00:00:00Z"}
     owner = {"ownerReferences": [{"kind": "DaemonSet", "uid": f"installer-{mode}"}]}
     conditions = [{"type": "Ready", "status": str(ready)}]
@@ -149,10 +152,11 @@ def pod(mode: Mode, created: int, ready: bool, revision: str = "", **more: Any) 
     }
 
 
-def daemon_set(mode: Mode) -> dict[str, Any]:
+def daemon_set(mode: Mode, updated: int = 1, observed: int = 1) -> dict[str, Any]:
     labels = {"app.kubernetes.io/instance": "installer", "app.kubernetes.io/component": COMPONENTS[mode]}
     name = {"name": f"i-{mode}", "namespace": "ours", "uid": f"installer-{mode}", "labels": labels}
-    return {"metadata": name, "spec": {"template": {"spec": {}}}, "status": {"desiredNumberScheduled": 1}}
+    counts = {"desiredNumberScheduled": 1, "updatedNumberScheduled": updated, "observedGeneration": observed}
+    return {"metadata": name | {"generation": 1}, "spec": {"template": {"spec": {}}}, "status": counts}
 
 
 THE_NODE = {
@@ -258,3 +262,95 @@ def test_each_of_two_installations_is_told_of_its_own_nodes() -> None:
     assert [[group.nodes for group in each.awaited] for each in seen] == [[("a",)], [("b",)]]
     wanted = [[generation.generation for generation in each.generations] for each in seen]
     assert wanted == [["wanted-a"], ["wanted-b"]]
+
+
+def looked_at(pods: list[dict[str, Any]], says: Mapping[str, str], **counts: int) -> tuple[int, str]:
+    """What `rollout status` says of nodes on which the generation `bad` was refused before it began."""
+    names = dict.fromkeys(each["spec"]["nodeName"] for each in pods)
+    nodes = [
+        THE_NODE
+        | {"metadata": {"name": name, "annotations": {STATUS: json.dumps({"state": "refused", **says})}}}
+        for name in names
+    ]
+    found = {DAEMON_SETS: [daemon_set(Mode.INSTALL, **counts)], PODS: pods, NODES: nodes}
+    api = Objects({**found, LEASES: [build_breaker(GOOD, PLACE, RULES, 2)]})
+    installations = find_installations(api, "ours")
+    return said(*see_rollouts(api, installations, judge_nodes(api, installations).nodes))
+
+
+@rule("R13")
+@pytest.mark.parametrize(
+    ("pods", "says", "counts"),
+    [
+        ([pod(Mode.INSTALL, 1, False, "r1")], {"wanted": "bad", "pod": "p1"}, {"observed": 0}),
+        ([pod(Mode.INSTALL, 1, False, "r1")], {"wanted": "bad", "pod": "p1"}, {"updated": 0}),
+        ([pod(Mode.INSTALL, 2, False, "r2")], {"wanted": "bad", "pod": "p1"}, {}),
+        ([pod(Mode.INSTALL, 2, False, "r2")], {"wanted": "", "pod": "p2", "state": "converging"}, {}),
+    ],
+    ids=["not observed", "no new pod yet", "the new pod has not reported", "its first pass is at work"],
+)
+def test_what_is_asked_for_is_not_known_before_a_new_pod_has_said_it(
+    pods: list[dict[str, Any]], says: Mapping[str, str], counts: Mapping[str, int]
+) -> None:
+    """A person has corrected a generation, and looks at once whether it is taken up."""
+    code, text = looked_at(pods, says, **counts)
+    assert "wanted: not known yet, because no pod of the present template has reported" in text
+    assert "wanted: generation" not in text
+    assert "stalled" not in text
+    assert code == 0
+
+
+@rule("R13")
+def test_the_new_pod_has_said_what_is_asked_for() -> None:
+    code, text = looked_at([pod(Mode.INSTALL, 2, False, "r2")], {"wanted": "bad", "pod": "p2"})
+    assert "wanted: generation bad\n    no node has started it" in text
+    assert "stalled" not in text  # its own pod is the only one
+    assert code == 0
+
+
+def test_an_annotation_that_names_no_pod_is_believed() -> None:
+    """An earlier version has written it."""
+    _, text = looked_at([pod(Mode.INSTALL, 2, False, "r2")], {"wanted": "old"})
+    assert "wanted: generation old" in text
+
+
+@rule("R13")
+def test_a_person_who_goes_back_to_the_last_template_asks_for_what_its_pods_have() -> None:
+    """`kubectl rollout undo`: the pods that asked for the bad one are the newest for a while."""
+    pods = [
+        pod(Mode.INSTALL, at, True, revision) | {"spec": {"nodeName": f"n{at}"}}
+        for at, revision in ((1, "r1"), (2, "r1"), (3, "r2"))
+    ]
+    for each in pods:
+        each["metadata"] = each["metadata"] | {"name": each["spec"]["nodeName"]}
+    nodes = [
+        THE_NODE
+        | {
+            "metadata": {
+                "name": f"n{at}",
+                "annotations": {STATUS: json.dumps({"wanted": w, "pod": f"n{at}"})},
+            }
+        }
+        for at, w in ((1, "good"), (2, "good"), (3, "bad"))
+    ]
+    found = {PODS: pods, NODES: nodes, LEASES: [build_breaker(BAD, PLACE, RULES, 3)]}
+    for updated, wanted in ((2, "good"), (1, "bad")):
+        api = Objects({DAEMON_SETS: [daemon_set(Mode.INSTALL, updated)], **found})
+        installations = find_installations(api, "ours")
+        (seen,) = see_rollouts(api, installations, judge_nodes(api, installations).nodes)
+        assert [each.generation for each in seen.generations if each.current] == [wanted]
+
+
+@rule("R13")
+def test_what_an_earlier_pod_has_said_is_not_what_its_successor_lacks() -> None:
+    """A pod that cannot start is named with its own reason."""
+    waits = {"waiting": {"reason": "ImagePullBackOff", "message": "not found"}}
+    broken = pod(Mode.INSTALL, 2, False, "r2")
+    broken["status"] = broken["status"] | {"containerStatuses": [{"name": "installer", "state": waits}]}
+    status = {STATUS: json.dumps({"state": "refused", "reason": "masked", "pod": "p1", "generation": "ab"})}
+    node = THE_NODE | {"metadata": {"name": "n1", "annotations": status}}
+    api = Objects({DAEMON_SETS: [daemon_set(Mode.INSTALL)], PODS: [broken], NODES: [node]})
+    (seen,) = judge_nodes(api, find_installations(api, "ours")).nodes
+    assert (seen.health, seen.phase, seen.generation) == (NodeHealth.TROUBLE, "", "ab")
+    assert "ImagePullBackOff" in seen.reason
+    assert "masked" not in seen.reason

@@ -3,6 +3,7 @@ Node."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,16 +14,17 @@ import yaml
 from installer.manifests.build import build_objects
 from installer.manifests.inputs import ManifestOptions, load_inputs
 from installer.model.hold import PAUSE_ANNOTATION
-from installer.model.names import LAST_FAILURE, NOT_READY_TAINT, READY_CONDITION, READY_LABEL, STATUS
+from installer.model.names import LAST_FAILURE, LEFT, NOT_READY_TAINT, READY_CONDITION, READY_LABEL, STATUS
 from installer.operator.api import ApiError, KubeApi, Page
 from installer.operator.inventory import read_installed
-from installer.operator.node_objects import build_patches, clear_node_objects
+from installer.operator.node_objects import build_marks, build_patches, clear_node_objects
 from installer.operator.removal_daemonset import (
     build_removal,
     parse_settings_map,
     settings_map_of,
     wait_seconds_of,
 )
+from tests.lib.rules import rule
 
 CASES = Path(__file__).parents[2] / "cases" / "manifests"
 OF_THE_SERVER: dict[str, Any] = {"uid": "1", "resourceVersion": "2", "generation": 3, "managedFields": []}
@@ -102,6 +104,45 @@ def test_only_what_is_ours_is_taken_off_a_node() -> None:
     }
     assert status == {"status": {"conditions": [{"type": READY_CONDITION, "$patch": "delete"}]}}
     assert build_patches({"metadata": {"annotations": {"other": "x"}}}) == ({}, {})
+
+
+def given_up(state: str = "converged") -> dict[str, Any]:
+    theirs = {"key": "theirs", "effect": "NoSchedule"}
+    condition = {"type": READY_CONDITION, "status": "True", "lastTransitionTime": "2026-01-01T00:00:00Z"}
+    status = json.dumps({"state": state, "generation": "ab"})
+    return {
+        "metadata": {
+            "name": "n1",
+            "resourceVersion": "7",
+            "annotations": {STATUS: status, PAUSE_ANNOTATION: "a person", LAST_FAILURE: "{}"},
+            "labels": {READY_LABEL: "true"},
+        },
+        "spec": {"taints": [theirs, {"key": NOT_READY_TAINT, "effect": "NoSchedule"}]},
+        "status": {"conditions": [{"type": "Ready"}, condition]},
+    }
+
+
+@rule("R13")
+def test_a_node_that_is_given_up_no_longer_calls_itself_ready() -> None:
+    patch, status = build_marks(given_up(), "its kubelet is silent", 0.0)
+    metadata, (condition,) = patch["metadata"], status["status"]["conditions"]
+    assert json.loads(metadata["annotations"].pop(STATUS)) == {
+        "state": LEFT,
+        "generation": "ab",
+        "reason": "its kubelet is silent",
+    }
+    assert metadata == {"annotations": {}, "labels": {READY_LABEL: None}, "resourceVersion": "7"}
+    assert [each["key"] for each in patch["spec"]["taints"]] == ["theirs"]  # nobody else takes ours off
+    assert (condition["status"], condition["reason"]) == ("Unknown", "Left")
+    assert condition["message"] == "its kubelet is silent"
+
+
+def test_a_node_that_is_given_up_again_or_clean_keeps_what_it_says() -> None:
+    left, _ = build_marks(given_up(LEFT), "again", 0.0)
+    assert left["metadata"] == {"labels": {READY_LABEL: None}, "resourceVersion": "7"}
+    assert build_marks(given_up("removed"), "it is late", 0.0) == ({}, {})
+    bare = {"metadata": {"name": "n1", "annotations": {STATUS: json.dumps({"state": LEFT})}}}
+    assert build_marks(bare, "again", 0.0) == ({}, {})
 
 
 class Forgetful(KubeApi):
