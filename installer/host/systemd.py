@@ -101,12 +101,14 @@ class BusSystemd:
         return any(state is None or state.st_mtime_ns // 1000 > loaded for state in states)
 
     def _is_applied(self, name: str, values: Mapping[str, int | None]) -> bool:
-        """Whether the unit has these values. One that cannot be compared counts as applied."""
+        """Whether the unit has these values. One that cannot be compared, as that of AllowedCPUs=0, a list of
+        bytes, counts as applied."""
         for key, value in values.items():
             if value is None:
                 continue
             with contextlib.suppress(SystemdError):
-                if int(self._get(self._load(name), key)) != value:
+                loaded = self._get(self._load(name), key)
+                if isinstance(loaded, int) and loaded != value:
                     return False
         return True
 

@@ -33,7 +33,14 @@ def reverted(node: Node, *units: str) -> None:
 
 @rule("R2", "R13")
 @pytest.mark.parametrize("unit", [UNIT, PROXY])
-@pytest.mark.parametrize("how", [["MemoryHigh=2G"], ["--runtime", "CPUWeight=50", "TasksMax=infinity"]])
+@pytest.mark.parametrize(
+    "how",
+    [
+        ["MemoryHigh=2G"],
+        ["--runtime", "CPUWeight=50", "TasksMax=infinity"],
+        ["AllowedCPUs=0", "AllowedMemoryNodes=0", "Description=5", "CPUQuota=50%", "CPUAccounting=yes"],
+    ],
+)
 def test_a_property_that_somebody_sets_is_no_edit(installed: Node, unit: str, how: list[str]) -> None:
     installed.host.systemctl("set-property", unit, *how)
     with installed.restarts(kubelet=False, proxy=False):
