@@ -7,9 +7,10 @@ kubelet itself has no such prefix.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 
-from installer.inputs.systemd_syntax import Assignment, merged, parse_unit
+from installer.inputs.systemd_syntax import Assignment, merged, parse_unit, split_words
 from installer.model import paths
 from installer.model.host import UnitText
 
@@ -22,7 +23,9 @@ _NEEDED = (
     paths.normalise_endpoint(paths.RELAY_SOCKET),
 )
 _ROOTS = ("RootDirectory", "RootImage")
-_MOUNTS = ("TemporaryFileSystem", "BindPaths", "BindReadOnlyPaths")
+_MOUNTS = ("TemporaryFileSystem", "BindPaths", "BindReadOnlyPaths", "MountImages")
+# systemd's specifiers of directories, for a system service (systemd.unit(5)).
+_SPECIFIERS = {"%t": "/run", "%S": "/var/lib", "%C": "/var/cache", "%L": "/var/log", "%E": "/etc", "%%": "%"}
 
 
 def confines(texts: Iterable[UnitText], *, kubelet: bool) -> tuple[Assignment, ...]:
@@ -43,13 +46,14 @@ def confines(texts: Iterable[UnitText], *, kubelet: bool) -> tuple[Assignment, .
 
 def _mounts(lines: Iterable[Assignment], key: str) -> Iterator[tuple[str, Assignment]]:
     for line in merged(lines, "Service", key):
-        for word in line.value.split():
-            yield _place(word, key), line._replace(value=word)
+        for word in split_words(line.value, relaxed=True, c_escapes=True):
+            place = re.sub("%.", lambda found: _SPECIFIERS.get(found[0], found[0]), word)
+            yield _place(place, key), line._replace(value=place)
 
 
 def _place(word: str, key: str) -> str:
     parts = word.lstrip("-+").split(":")
-    place = parts[1] if key.startswith("Bind") and len(parts) > 1 else parts[0]
+    place = parts[1] if not key.startswith("Temporary") and len(parts) > 1 else parts[0]
     return paths.normalise_endpoint(f"{place}/x").removesuffix("/x")  # also /var/run itself
 
 
