@@ -15,6 +15,14 @@ from installer.model.host import FileState, Kind
 from installer.model.plan import Step
 
 
+_DIRECTORIES = (".wants", ".requires", ".upholds")
+
+
+def find_directories(files: Files) -> tuple[str, ...]:
+    """Those in which the links of units lie."""
+    return tuple(f"{paths.LINKS}/{name}" for name in files.list(paths.LINKS) if name.endswith(_DIRECTORIES))
+
+
 def find_links(files: Files) -> dict[str, FileState]:
     """Those that `systemctl disable` would delete, by path."""
     names = files.list(paths.LINKS)
@@ -31,6 +39,7 @@ def find_links(files: Files) -> dict[str, FileState]:
 
 def disable(host: Host, _step: Step) -> None:
     """Delete them one by one: systemd would leave those of a masked unit, disable units that `Also=` names,
-    and sync nothing (252, seen with strace)."""
+    and sync nothing (252, seen with strace). The directory of a link is claimed before, and deleted with the
+    record if it is empty."""
     for path in find_links(host.files):
         host.files.remove(path)

@@ -28,7 +28,7 @@ from installer.node.kept import (
     object_path,
     without_lost_originals,
 )
-from installer.node.links import find_links
+from installer.node.links import find_directories, find_links
 from installer.node.record import (
     NOTHING_LOADED,
     Failure,
@@ -179,17 +179,20 @@ class RecordStore:
         # nothing has been touched.
         keep_contents(self._files, plan.desired)
         kept = (*self._set_aside(), *self._keep_edits(plan.changes.files))
-        owned = dict(self.record.owned)
+        owned, theirs = dict(self.record.owned), self.record.link_directories
         if not self.record.claims:  # the first claim: what exists was there before us
+            theirs = find_directories(self._files)
             owned |= {path: Owned(goes=Goes.WHOLE) for path in paths.PROXY_STATE}
             owned = {path: one for path, one in owned.items() if path not in snapshot.leftovers}
+        links = find_links(self._files)
         if paths.PROXY_UNIT_FILE not in owned and not takes_over(self.record):
-            links = find_links(self._files)
             owned |= {path: Owned(before=state) for path, state in links.items()}
         needed = {posixpath.dirname(file.path) for file in writes}
         missing = {made for directory in needed for made in self._files.missing_directories(directory)}
+        if any(step.kind is StepKind.DISABLE for step in plan.steps):  # somebody's `systemctl add-wants`
+            missing |= {posixpath.dirname(path) for path in links} - {paths.LINKS, *theirs}
         owned |= {path: Owned(goes=Goes.EMPTY) for path in sorted(missing - owned.keys())}
-        record = replace(self.record, owned=owned, owed=self._owed(plan, snapshot))
+        record = replace(self.record, owned=owned, owed=self._owed(plan, snapshot), link_directories=theirs)
         if plan.desired.proxy is not None:
             controls = claim_controls(record.controls, plan.desired, snapshot, self._files)
             record = replace(record, controls=controls)

@@ -112,6 +112,7 @@ class Record:
     # What was at paths of ours or of cri-resmgr when a new record began in place of a lost one.
     unproven: tuple[str, ...] = ()
     payload_version: str = ""  # of the good generation, as its payload names itself
+    link_directories: tuple[str, ...] = ()  # for links that enable units, as they were before us
 
     @property
     def claims(self) -> dict[str, Owned]:

@@ -114,8 +114,10 @@ def test_a_wiped_drop_in_directory_costs_no_restart_while_kubelet_still_runs_on_
 
 
 @rule("R3")
-def test_a_unit_that_somebody_has_enabled_is_disabled_and_not_restarted(node: Node) -> None:
-    node.host.systemctl("add-wants", "multi-user.target", PROXY)
+@pytest.mark.parametrize("unit", ["multi-user.target", UNIT])
+def test_a_unit_that_somebody_has_enabled_is_disabled_and_not_restarted(node: Node, unit: str) -> None:
+    """With the directory that `systemctl` makes for kubelet's; the removal at the end leaves none."""
+    node.host.systemctl("add-wants", unit, PROXY)
     assert "something else than kubelet's unit starts it" in node.run("plan", code=3).out
     with node.restarts(kubelet=False, proxy=False):
         node.run("install")

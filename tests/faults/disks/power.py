@@ -24,7 +24,7 @@ from installer.model.names import Mode
 from installer.node.reconcile import reconcile
 from tests.faults import Report
 from tests.faults.disks.crash import Disk, Tree, build, read_tree
-from tests.faults.disks.node import Node, bare_node, earlier_node, node_after_takeover, program
+from tests.faults.disks.node import KUBELET, Node, bare_node, earlier_node, node_after_takeover, program
 from tests.faults.disks.recorder import Careless, Operation, Recorder
 
 _RUN = "/run"  # a tmpfs: not on the disk
@@ -43,14 +43,16 @@ class Inputs:
 @dataclass(frozen=True, slots=True)
 class Plan:
     """`before` is what had been installed; `now` what is installed while the power goes, None: removed.
-    In between, somebody has put the content `edit` into our fallback.cfg, or kubelet is `held`. `earlier`: it
-    takes over what another installer has done."""
+    In between, somebody has put the content `edit` into our fallback.cfg, kubelet is `held`, or the proxy's
+    unit is `linked` to kubelet's (`systemctl add-wants`). `earlier`: it takes over what another installer has
+    done."""
 
     name: str
     now: Inputs | None
     before: Inputs | None = None
     edit: bytes = b""
     held: bool = False
+    linked: bool = False
     earlier: bool = False
 
     @property
@@ -80,6 +82,8 @@ PLANS = (
     Plan("repair of an edit", _FIRST, _FIRST, edit=b"policy:\n  Active: static-pools\n"),
     Plan("end of a hold", _FIRST, _FIRST, held=True),
     Plan("removal", None, _FIRST),
+    Plan("repair of a link", _FIRST, _FIRST, linked=True),
+    Plan("removal with a link", None, _FIRST, linked=True),
     Plan("takeover", _FIRST, earlier=True),
 )
 
@@ -128,6 +132,10 @@ class Bench:
         for path, content in ((paths.FALLBACK_CONFIG, plan.edit), (paths.HOLD, b"why\n" * plan.held)):
             if content:
                 (self._root / path[1:]).write_bytes(content)
+        if plan.linked:
+            wants = self._root / paths.LINKS[1:] / f"{KUBELET}.wants"
+            wants.mkdir()
+            (wants / paths.PROXY_UNIT).symlink_to(paths.PROXY_UNIT_FILE)
         start = read_tree(self._root, (_RUN,))
         recorder = Recorder(self._root)
         node = Node(self._root, recorder)
