@@ -14,7 +14,6 @@ from installer.model import paths
 from installer.model.host import FileState, Kind
 from installer.model.plan import Step
 
-
 _DIRECTORIES = (".wants", ".requires", ".upholds")
 
 

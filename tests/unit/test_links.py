@@ -1,5 +1,5 @@
-"""R6: the directory of a link by which somebody has enabled the proxy's unit goes with it, as systemd does it,
-unless it was there before us."""
+"""R6: the directory of a link by which somebody has enabled the proxy's unit goes with it, unless it was
+there before us."""
 
 from __future__ import annotations
 
