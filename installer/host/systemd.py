@@ -199,7 +199,7 @@ class BusSystemd:
         try:
             job: str = bus.ask(what, method, name, mode, seconds=min(timeout, CALL_SECONDS))
         except SystemdError as error:
-            hint = error.hint if error.lost else f"systemctl status {name}"
+            hint = error.hint if error.lost else f"`systemctl status {name}` says more"
             raise SystemdError(error.message, hint, error.name, error.lost) from error
         if bus.wait(lambda: job in bus.job_results, deadline):
             return bus.job_results[job]
@@ -291,8 +291,8 @@ def _not_done(what: str, name: str, timeout: float, *, lost: bool) -> SystemdErr
         message = f"{what}: systemd has not answered for {timeout:g} s"
         return SystemdError(message, "see `systemctl status dbus` on the host", TIMEOUT, lost=True)
     return SystemdError(
-        f"{what}: not done after {timeout:g} s; the job was cancelled",
-        f"systemctl status {name}; journalctl -u {name}",
+        f"{what}: not done after {timeout:.1f} s; the job was cancelled",
+        f"`systemctl status {name}` and `journalctl -u {name} -n 50` show what it was doing",
         TIMEOUT,
     )
 

@@ -17,7 +17,7 @@ import pytest
 from installer.errors import SystemdError, UnservableHostError
 from installer.host.bus import READ_SECONDS, TIMEOUT, SystemBus, _no_bus
 from installer.host.files import RootedFiles
-from installer.host.systemd import BusSystemd
+from installer.host.systemd import BusSystemd, _not_done
 from tests.lib.rules import rule
 from tests.lib.throwaway.host import ThrowawayHost
 
@@ -219,6 +219,12 @@ def test_each_read_finds_a_bus_daemon_that_has_just_restarted(
     files = RootedFiles(throwaway.root)
     systemd.restart(UNIT, timeout=60)
     assert BusSystemd(files, HungUp(files)).unit(UNIT).running
+
+
+def test_a_job_that_was_not_done_in_time_is_told_in_words_with_commands_to_type() -> None:
+    error = _not_done("systemctl restart a.service", "a.service", 4.05868, lost=False)
+    assert error.message == "systemctl restart a.service: not done after 4.1 s; the job was cancelled"
+    assert "`systemctl status a.service`" in error.hint
 
 
 def test_no_bus_below_the_root_is_an_unservable_host(tmp_path: Path) -> None:
