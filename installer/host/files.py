@@ -104,12 +104,28 @@ class RootedFiles:
         found = {}
         with contextlib.suppress(UnservableHostError):
             for place, status in directories(self.root, path):
-                if status.st_uid != self._root_user:
-                    found[place] = f"belongs to user {status.st_uid}, not to root"
-                elif status.st_mode & 0o022:
-                    mode = stat.S_IMODE(status.st_mode)
-                    found[place] = f"may be written by others than root (mode {mode:04o})"
+                if why := self._why_exposed(status):
+                    found[place] = why
         return found
+
+    def _why_exposed(self, status: os.stat_result) -> str:
+        if status.st_uid != self._root_user:
+            return f"belongs to user {status.st_uid}, not to root"
+        mode = stat.S_IMODE(status.st_mode)
+        return f"may be written by others than root (mode {mode:04o})" if mode & 0o022 else ""
+
+    def seal(self, directory: str) -> str:
+        status = self.status(directory)
+        why = self._why_exposed(status) if status and stat.S_ISDIR(status.st_mode) else ""
+        if why:
+            with parent_of(self.root, directory) as place, disk.named(directory):
+                with disk.open_directory(place) as descriptor:
+                    self._kernel.chown(descriptor, self._root_user, -1)
+                    self._kernel.chmod(descriptor, 0o755)
+                for name in os.listdir(place):
+                    if os.lstat(f"{place}/{name}").st_uid != self._root_user:
+                        disk.remove_tree(f"{place}/{name}", self._kernel)
+        return why
 
     @contextlib.contextmanager
     def _nearest(self, path: str) -> Iterator[str]:

@@ -137,6 +137,11 @@ class Files(Protocol):
         bit."""
         ...
 
+    def seal(self, directory: str) -> str:
+        """Make an exposed directory of ours root's alone again, and delete what others have put there. Return
+        why it was exposed; empty if it was not, or there is none."""
+        ...
+
     def unwritable(self, directory: str, *, programs: bool = False) -> Unwritable | None:
         """Why nothing can be written to `directory` (or its nearest existing parent), or no `programs` can
         run there; None if they can. Checks the mount and the permissions, and writes nothing. A file is

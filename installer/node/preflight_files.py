@@ -30,10 +30,13 @@ def check_file_systems(probe: Probe, changes: Changes, binary_size: int) -> Iter
 
 def check_exposed(snapshot: HostSnapshot) -> Iterable[Finding]:
     for directory, why in sorted(snapshot.exposed.items()):
-        yield refusal(
+        ours = directory == paths.OUR_RUNTIME
+        yield (warning if ours else refusal)(
             "directory-exposed",
             f"{directory} {why}: whoever may write there could run programs as root",
-            f"look at what lies in it, then `chown root {directory} && chmod go-w {directory}`",
+            "the next run ends that, and deletes what does not belong to root there"
+            if ours
+            else f"look at what lies in it, then `chown root {directory} && chmod go-w {directory}`",
         )
 
 

@@ -16,6 +16,7 @@ from installer.errors import (
 from installer.host.ports import Host
 from installer.inputs.load import Inputs, Request
 from installer.inputs.policy import policy_in_force
+from installer.model import paths
 from installer.model.event import Emit, Event, silent
 from installer.model.host import HostSnapshot
 from installer.model.names import Mode
@@ -39,6 +40,7 @@ def reconcile(request: Request, host: Host, emit: Emit) -> bool:
     """
     with host.lock(), explained(request, host) as asked:
         try:
+            _seal_runtime_directory(host, emit)
             run, inputs, assessment = assess_host(request, host, emit)
             asked.append(inputs)
             check_run(inputs, assessment, run)
@@ -107,6 +109,20 @@ def _beside(assessment: Assessment, host: Host) -> Assessment:
     found = warning("run-at-work", message, hint)
     plan = replace(assessment.plan, findings=(found, *assessment.plan.findings))
     return replace(assessment, plan=plan)
+
+
+def _seal_runtime_directory(host: Host, emit: Emit) -> None:
+    """It is ours alone, and no difference of the node: an owner or mode of others is mended."""
+    try:
+        why = host.files.seal(paths.OUR_RUNTIME)
+    except OSError as error:
+        hint = f"others may write there: `umount {paths.OUR_RUNTIME}` or delete it"
+        raise UnservableHostError(
+            f"{paths.OUR_RUNTIME} cannot be made root's alone: {error}", hint
+        ) from error
+    if why:
+        message = f"{paths.OUR_RUNTIME} {why}: only root may now, and what others had put there is deleted"
+        emit(Event("warning", message, {"code": "directory-exposed"}))
 
 
 def _is_to_be_closed(assessment: Assessment, run: Run) -> bool:

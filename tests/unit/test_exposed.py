@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import posixpath
+import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -13,9 +14,9 @@ from installer.errors import UnservableHostError
 from installer.inputs.load import Request
 from installer.inputs.settings import KubeletSettings, Settings
 from installer.model import paths
-from installer.model.event import silent
+from installer.model.event import Event, silent
 from installer.model.names import Mode
-from installer.model.plan import Finding
+from installer.model.plan import Finding, Severity
 from installer.node.reconcile import inspect, reconcile
 from tests.faults.disks.node import KUBELET, Node, lay_node
 from tests.lib.slownode import release
@@ -74,7 +75,6 @@ def linked(place: Path) -> None:
         posixpath.dirname(paths.RELAY_SOCKET),
         paths.OUR_STATE,
         paths.OBJECTS,
-        paths.OUR_RUNTIME,
         paths.PROXY_STATE[0],
     ],
 )
@@ -92,7 +92,7 @@ def test_a_directory_on_the_way_to_our_files_that_others_may_write_is_refused(
         place = node.fake.root / directory.replace("/var/run", "/run")[1:]
         place.unlink(missing_ok=True)
         place.mkdir(parents=True)
-    if expose is linked and directory in ("/", paths.OUR_RUNTIME):
+    if expose is linked and directory == "/":
         pytest.skip("no link can be there")
     expose(place)
     found = findings(node, payload)["directory-exposed"]
@@ -104,6 +104,36 @@ def test_a_directory_on_the_way_to_our_files_that_others_may_write_is_refused(
     if installed:
         reconcile(request(payload, Mode.REMOVE), node.fake.host, silent)
         assert not node.on_relay
+
+
+@pytest.mark.parametrize("mode", [0o1777, 0o775, 0o757])
+@pytest.mark.parametrize("installed", [True, False])
+def test_our_directory_below_run_is_closed_again(
+    node: Node, payload: Path, mode: int, installed: bool
+) -> None:
+    place = node.fake.root / paths.OUR_RUNTIME[1:]
+    if installed:
+        reconcile(request(payload), node.fake.host, silent)
+        (node.fake.root / paths.FALLBACK_CONFIG[1:]).unlink(missing_ok=True)
+    place.mkdir(exist_ok=True)
+    (place / "hold-not").write_text("root's\n")
+    for name in ("proxy.env", "theirs/of") if os.geteuid() == 0 else ():
+        (place / name).parent.mkdir(exist_ok=True)
+        (place / name).write_text("LD_PRELOAD=/tmp/evil.so\n")
+        os.chown(place / name.split("/")[0], 1000, 1000)
+    place.chmod(mode)
+    found = findings(node, payload).get("directory-exposed")
+    assert found is None or (found.severity is Severity.WARN and "the next run ends that" in found.hint)
+    assert stat.S_IMODE(place.stat().st_mode) == mode, "a plan writes nothing"
+    said: list[Event] = []
+    reconcile(request(payload), node.fake.host, said.append)
+    codes = [each.data["code"] for each in said if "only root may now" in each.message]
+    assert codes == ["directory-exposed"]
+    assert stat.S_IMODE(place.stat().st_mode) == 0o755
+    assert not (place / "theirs").exists()
+    assert not (place / "proxy.env").exists()
+    assert (place / "hold-not").exists()
+    assert node.on_relay
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="gives a directory away")

@@ -32,6 +32,9 @@ class MemoryFiles:
     def exposed(self, path: str) -> dict[str, str]:
         return {}
 
+    def seal(self, directory: str) -> str:
+        return ""
+
     def read(self, path: str, limit: int = 1 << 20) -> bytes | None:
         return self.state(path).content
 
