@@ -14,10 +14,15 @@ from installer.model.jsontext import camel, to_camel
 RED, GREEN, YELLOW, CYAN, BOLD = "31", "32", "33", "36", "1"
 _LINE_LIMIT = 500  # characters of one line
 
-# C0 except tab and newline, DEL, C1, lone surrogates (bytes that are not UTF-8), and what turns the
-# direction of writing, breaks lines or is invisible.
-_UNSAFE = re.compile(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ud800-\udfff]"
+# Whatever may be unsafe; and what is not, though Python does not print it: spaces.
+_ODD = re.compile("[^\x20-\x7e\t\n]")
+_SPACES = frozenset(
+    "\xa0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a\u202f\u205f\u3000"
+)
+# Letters, marks and symbols that show nothing (Default_Ignorable_Code_Point of Unicode; the empty Braille
+# cell).
+_INVISIBLE = re.compile(
+    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]"
 )
 # Ours, in a message: with the program's name, or with an option.
 _HOST_VERBS = "(?:plan|install|remove|status)"
@@ -28,15 +33,21 @@ _SHORT = {"\r": "\\r", "\0": "\\0"}
 
 
 def escape(text: str) -> str:
-    """Return the text with visible control characters (`\\x1b`); keep tabs and newlines."""
-    return _UNSAFE.sub(lambda found: _escaped(found[0]), text)
+    """Return the text with everything visible that controls the terminal, turns the direction of writing, is
+    invisible, or has no meaning of its own: control, format, private and unassigned characters, lone
+    surrogates (`\\x1b`, `\\u202e`, `\\U000e0041`). Keep tabs and newlines."""
+    return _ODD.sub(lambda found: _escaped(found[0]), text)
 
 
 def _escaped(character: str) -> str:
+    if (character.isprintable() or character in _SPACES) and not _INVISIBLE.match(character):
+        return character
     code = ord(character)
     if 0xDC80 <= code <= 0xDCFF:
         code -= 0xDC00  # the byte that "surrogateescape" could not decode
-    return _SHORT.get(character) or (f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}")
+    return _SHORT.get(character) or (
+        f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+    )
 
 
 def one_line(text: str) -> str:

@@ -7,6 +7,7 @@ import platform
 import re
 import shutil
 import subprocess
+import tarfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -301,6 +302,22 @@ def test_no_file_of_a_payload_keeps_the_bits_that_give_another_users_rights(tmp_
     found = [path for path in tmp_path.joinpath("target").rglob("*") if path.stat().st_mode & 0o6000]
     assert found == []
     assert (tmp_path / "target/opt/intel/bin/helper").stat().st_mode & 0o7777 == 0o711
+
+
+@pytest.mark.parametrize("kind", [tarfile.BLKTYPE, tarfile.CHRTYPE, tarfile.FIFOTYPE])
+def test_a_release_with_a_device_or_a_pipe_is_refused(release: Path, tmp_path: Path, kind: bytes) -> None:
+    archive = tmp_path / "release.tar.gz"
+    with tarfile.open(release) as source, tarfile.open(archive, "w:gz") as made:
+        for member in source:
+            made.addfile(member, source.extractfile(member) if member.isfile() else None)
+        odd = tarfile.TarInfo("opt/intel/disk")
+        odd.type, odd.devmajor, odd.devminor, odd.mode = kind, 8, 0, 0o666
+        made.addfile(odd)
+    done = unpack(tmp_path / "target", payload=archive)
+    assert done.returncode != 0
+    assert "devices or pipes" in done.stderr
+    assert "opt/intel/disk" in done.stderr
+    assert not (tmp_path / "target").exists()
 
 
 def test_what_is_no_release_is_refused(tmp_path: Path, release: Path) -> None:

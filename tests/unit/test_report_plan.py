@@ -5,9 +5,11 @@ from __future__ import annotations
 import io
 import json
 import re
+import sys
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
+from unicodedata import category
 
 import pytest
 from hypothesis import given
@@ -129,6 +131,20 @@ def test_escaping_leaves_nothing_harmful_and_nothing_unseen(text: str) -> None:
     assert not HARMFUL.search(escape(text))
     assert "\n" not in one_line(text)
     assert len(escape(text)) >= len(text)
+
+
+def test_every_character_of_unicode_is_seen_or_escaped() -> None:
+    """By its category: control, format, surrogate, private, unassigned, ends of lines and paragraphs."""
+    for code in range(sys.maxunicode + 1):
+        character = chr(code)
+        odd = category(character)[0] == "C" or category(character) in ("Zl", "Zp")
+        if odd and character not in "\t\n":
+            assert escape(character).isascii(), f"U+{code:04X}"
+    hidden = "".join(chr(0xE0000 + ord(letter)) for letter in "rm")
+    assert escape(f"a{hidden}b") == "a\\U000e0072\\U000e006db"
+    assert escape("\ufe0f\u3164\U000e0100") == "\\ufe0f\\u3164\\U000e0100"
+    plain = "f\u00fcr \u4e2d\u6587, 20\xa0%, e\u0301 \U0001f600\tend\n"
+    assert escape(plain) == plain
 
 
 @given(st.text(st.characters(min_codepoint=32, max_codepoint=126)))

@@ -149,6 +149,15 @@ def test_a_pod_may_write_what_is_ours_on_its_node(made: Callable[[], dict[str, A
             {"status": {"conditions": [READY, {**OURS_READY, "message": "a" * 8193}]}},
             "the installer's condition",
         ),
+        (
+            {"status": {"conditions": [READY, {**OURS_READY, "reason": "A" * 257}]}},
+            "the installer's condition",
+        ),
+        (
+            {"status": {"conditions": [READY, {**OURS_READY, "status": "T" * 200_000}]}},
+            "the installer's condition",
+        ),
+        ({"status": {"conditions": [READY, {**OURS_READY, "status": "true"}]}}, "the installer's condition"),
         ({"status": {"phase": "Terminated"}}, "the status"),
         ({"status": {"config": {"error": "made up"}}}, "the status"),
         ({"status": {"features": {"supplementalGroupsPolicy": True}}}, "the status"),
