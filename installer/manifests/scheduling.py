@@ -15,6 +15,8 @@ from installer.manifests.values import Values
 CRI_NAME_LABEL = "worker.gardener.cloud/cri-name"
 
 _CONTROL_PLANE = ("node-role.kubernetes.io/control-plane", "node-role.kubernetes.io/master")
+_NO_HOST = (("eks.amazonaws.com/compute-type", "fargate"), ("type", "virtual-kubelet"))
+"""Labels of nodes that are no machine: no pod of ours can run there, whatever it tolerates."""
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 _CONDITIONS = ("matchExpressions", "matchFields")
 
@@ -49,18 +51,17 @@ def build_node_selector(values: Values) -> dict[str, str]:
 
 
 def build_affinity(values: Values) -> dict[str, Any]:
-    """Return the operator's affinity with our conditions in every required term; empty if there are none."""
+    """Return the operator's affinity with our conditions in every required term."""
     affinity: dict[str, Any] = dict(values.affinity)
     node = dict(affinity.get("nodeAffinity") or {})
     given = (node.get(_REQUIRED) or {}).get("nodeSelectorTerms") or []
     terms = [term for term in given if any(term.values())] or [{}]
     not_control_plane = [{"key": label, "operator": "DoesNotExist"} for label in _CONTROL_PLANE]
-    expressions = [] if values.control_plane else not_control_plane
+    expressions: list[dict[str, Any]] = [] if values.control_plane else not_control_plane
+    expressions += [{"key": key, "operator": "NotIn", "values": [value]} for key, value in _NO_HOST]
     alternatives = [_and(term, expressions, name) for term in terms for name in values.nodes or ("",)]
-    if any(alternatives):
-        node[_REQUIRED] = {"nodeSelectorTerms": alternatives}
-    if node:
-        affinity["nodeAffinity"] = node
+    node[_REQUIRED] = {"nodeSelectorTerms": alternatives}
+    affinity["nodeAffinity"] = node
     return affinity
 
 

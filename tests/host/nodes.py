@@ -251,8 +251,10 @@ def _selects(spec: Object, node: Object) -> bool:
     chosen = all(labels.get(key) == value for key, value in spec.get("nodeSelector", {}).items())
     affinity = spec["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
     (term,) = affinity["nodeSelectorTerms"]
-    assert {each["operator"] for each in term["matchExpressions"]} == {"DoesNotExist"}
-    return chosen and not any(each["key"] in labels for each in term["matchExpressions"])
+    for each in term["matchExpressions"]:
+        values = {"DoesNotExist": labels.values(), "NotIn": each.get("values", ())}[each["operator"]]
+        chosen = chosen and labels.get(each["key"]) not in values
+    return chosen
 
 
 def _is_ready(pod: Object) -> bool:

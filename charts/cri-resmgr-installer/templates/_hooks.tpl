@@ -36,6 +36,12 @@ imagePullSecrets:
 nodeSelector:
   kubernetes.io/os: linux
   kubernetes.io/arch: {{ $values.arch }}
+affinity:
+  nodeAffinity:
+    requiredDuringSchedulingIgnoredDuringExecution:
+      nodeSelectorTerms:
+        - matchExpressions:
+            {{- include "cri-resmgr-installer.onHosts" .root | nindent 12 }}
 tolerations:
   - operator: Exists
 securityContext:

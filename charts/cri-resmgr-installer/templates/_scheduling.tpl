@@ -10,6 +10,12 @@
 {{- toYaml $selector -}}
 {{- end -}}
 
+{{/* Not on a node that is no machine: no pod of ours can run there, whatever it tolerates. */}}
+{{- define "cri-resmgr-installer.onHosts" -}}
+- {key: eks.amazonaws.com/compute-type, operator: NotIn, values: [fargate]}
+- {key: type, operator: NotIn, values: [virtual-kubelet]}
+{{- end -}}
+
 {{/*
 The affinity of the values, with our conditions in every required term, because terms are alternatives. A term without
 conditions matches no node. A condition on a node's name takes one name only, so each node has a term of its own.
@@ -23,17 +29,18 @@ conditions matches no node. A condition on a node's name takes one name only, so
 {{- if or .matchExpressions .matchFields }}{{ $given = append $given . }}{{ end -}}
 {{- end -}}
 {{- if not $given }}{{ $given = list dict }}{{ end -}}
-{{- $notControlPlane := list -}}
+{{- $ours := list -}}
 {{- if not .Values.controlPlane -}}
 {{- range list "node-role.kubernetes.io/control-plane" "node-role.kubernetes.io/master" -}}
-{{- $notControlPlane = append $notControlPlane (dict "key" . "operator" "DoesNotExist") -}}
+{{- $ours = append $ours (dict "key" . "operator" "DoesNotExist") -}}
 {{- end -}}
 {{- end -}}
+{{- $ours = concat $ours (include "cri-resmgr-installer.onHosts" . | fromYamlArray) -}}
 {{- $names := .Values.nodes | uniq | sortAlpha | default (list "") -}}
 {{- $terms := list -}}
 {{- range $term := $given -}}
 {{- range $name := $names -}}
-{{- $expressions := concat ($term.matchExpressions | default list) $notControlPlane -}}
+{{- $expressions := concat ($term.matchExpressions | default list) $ours -}}
 {{- $fields := $term.matchFields | default list -}}
 {{- if $name -}}
 {{- $fields = append $fields (dict "key" "metadata.name" "operator" "In" "values" (list $name)) -}}
@@ -41,10 +48,10 @@ conditions matches no node. A condition on a node's name takes one name only, so
 {{- $both := dict -}}
 {{- if $expressions }}{{ $_ := set $both "matchExpressions" $expressions }}{{ end -}}
 {{- if $fields }}{{ $_ := set $both "matchFields" $fields }}{{ end -}}
-{{- if $both }}{{ $terms = append $terms $both }}{{ end -}}
+{{- $terms = append $terms $both -}}
 {{- end -}}
 {{- end -}}
-{{- if $terms }}{{ $_ := set $node $required (dict "nodeSelectorTerms" $terms) }}{{ end -}}
-{{- if $node }}{{ $_ := set $affinity "nodeAffinity" $node }}{{ end -}}
-{{- if $affinity }}{{ toYaml $affinity }}{{ end -}}
+{{- $_ := set $node $required (dict "nodeSelectorTerms" $terms) -}}
+{{- $_ := set $affinity "nodeAffinity" $node -}}
+{{- toYaml $affinity -}}
 {{- end -}}

@@ -12,6 +12,7 @@ import yaml
 
 from installer.cli import main
 from installer.cli.options import parse_options
+from installer.cluster.selection import selects
 from installer.errors import InstallerError
 from installer.manifests import render_manifests, render_objects
 from installer.manifests.text import parse_objects, quote
@@ -203,6 +204,17 @@ def test_installation_and_removal_have_the_same_rights(make: Maker) -> None:
     ]
 
 
+REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+ZONE = {"matchExpressions": [{"key": "zone", "operator": "In", "values": ["a"]}]}
+OTHER_ZONE = {"matchExpressions": [{"key": "zone", "operator": "NotIn", "values": ["b"]}]}
+NAMED = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["n1"]}]}
+
+
+def template_of(found: list[dict[str, Any]]) -> dict[str, Any]:
+    template: dict[str, Any] = the(found, "DaemonSet")["spec"]["template"]
+    return template
+
+
 def test_the_operators_conditions_and_ours_hold_in_every_term(make: Maker) -> None:
     terms = [{"matchExpressions": [{"key": "zone", "operator": "In", "values": [zone]}]} for zone in "ab"]
     required = "requiredDuringSchedulingIgnoredDuringExecution"
@@ -216,6 +228,8 @@ def test_the_operators_conditions_and_ours_hold_in_every_term(make: Maker) -> No
             "zone",
             "node-role.kubernetes.io/control-plane",
             "node-role.kubernetes.io/master",
+            "eks.amazonaws.com/compute-type",
+            "type",
         ]
         assert [len(field["values"]) for field in term["matchFields"]] == [1]
     nodes = {
@@ -225,8 +239,34 @@ def test_the_operators_conditions_and_ours_hold_in_every_term(make: Maker) -> No
 
 
 def test_the_control_plane_only_when_asked_for(make: Maker) -> None:
-    assert "affinity" in pod_of(the(make({}), "DaemonSet"))
-    assert "affinity" not in pod_of(the(make({"controlPlane": True}), "DaemonSet"))
+    labels = {"kubernetes.io/os": "linux", "kubernetes.io/arch": "amd64"}
+    labels["node-role.kubernetes.io/control-plane"] = ""
+    assert not selects(template_of(make({})), "n1", labels)
+    assert selects(template_of(make({"controlPlane": True})), "n1", labels)
+
+
+@pytest.mark.parametrize("label", ["eks.amazonaws.com/compute-type=fargate", "type=virtual-kubelet"])
+@pytest.mark.parametrize(
+    "values",
+    [
+        {},
+        {"controlPlane": True},
+        {"nodes": ["n1", "n2"]},
+        {"affinity": {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": [ZONE, OTHER_ZONE]}}}},
+        {"affinity": {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": [NAMED]}}}, "controlPlane": True},
+    ],
+    ids=str,
+)
+def test_a_node_that_is_no_machine_gets_no_pod(make: Maker, label: str, values: dict[str, Any]) -> None:
+    """We tolerate every taint, and its pods would never run."""
+    labels = {"kubernetes.io/os": "linux", "kubernetes.io/arch": "amd64", "zone": "a"}
+    made = make({**values, "agent": {"enabled": True}})
+    templates = [each["spec"]["template"] for each in made if each["kind"] == "DaemonSet"]
+    assert len(templates) == 2
+    for template in templates:
+        assert selects(template, "n1", {**labels, "type": "large", "eks.amazonaws.com/compute-type": "auto"})
+        assert selects(template, "n1", labels)
+        assert not selects(template, "n1", {**labels, **dict([label.split("=")])})
 
 
 def test_a_dynamic_config_has_one_key_for_each_section(make: Maker) -> None:

@@ -17,6 +17,7 @@ from hack.chart_schema import FILE as SCHEMA
 from hack.chart_schema import build_schema
 from hack.releasing import CONTROLLER, NODES
 from installer import __version__
+from installer.cluster.selection import selects
 from installer.inputs.yaml_document import parse_document
 from installer.manifests import ManifestOptions, render_objects
 from installer.manifests.inputs import load_inputs
@@ -302,6 +303,15 @@ def test_a_chart_that_has_this_one_in_it_can_leave_it_out(tmp_path: Path, enable
     chart = stack(tmp_path, condition=f"{CHART.name}.enabled")
     found = render_chart(chart, {CHART.name: {**MINIMAL, "enabled": enabled}}, "tools", "release")
     assert bool(found) is enabled
+
+
+def test_the_hooks_run_on_machines_too() -> None:
+    labels = {"kubernetes.io/os": "linux", "kubernetes.io/arch": "amd64"}
+    found = rendered(MINIMAL)
+    for template in (the(found, "Job")["spec"]["template"], the(found, "Pod")):
+        assert selects(template, "n1", labels)
+        assert not selects(template, "n1", {**labels, "type": "virtual-kubelet"})
+        assert not selects(template, "n1", {**labels, "eks.amazonaws.com/compute-type": "fargate"})
 
 
 def test_the_hooks_have_the_secrets_of_the_registry_too() -> None:
