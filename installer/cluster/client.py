@@ -22,7 +22,7 @@ from installer.host.command import OURSELVES, Finished, describe_exit, run
 from installer.host.ports import Files
 from installer.model import paths
 from installer.model.daemon import Cluster, DaemonState, Job, Loop, RunningChild
-from installer.model.event import Emit, Event
+from installer.model.event import Emit, Event, name_some
 from installer.model.fleet import FleetRules, Permission, PermitAnswer, PlannedWork, WorkResult
 from installer.model.hold import CLUSTER_MEMORY
 from installer.model.jsontext import from_json, to_json
@@ -212,7 +212,19 @@ def _news(before: Member, after: Member, reply: SyncReply) -> Iterator[Event]:
             yield Event("permit.waiting", f"{permit.why}{permit.detail}", data)
         if permit.tripped:
             yield Event("rollout.stopped", permit.tripped, data)
+    if request and request.awaited and reply.unready:
+        yield from _describe_pods(before, after, reply.unready)
     yield from _failures(before, reply)
+
+
+def _describe_pods(before: Member, after: Member, unready: Sequence[str]) -> Iterator[Event]:
+    seconds, names = f"{after.rules.pod_seconds:g} s", name_some(unready)
+    if not after.unready:
+        what = f"the permit goes back although these pods are not Ready again after {seconds}: {names}"
+        yield Event("permit.pods", what, {"pods": unready})
+    elif not before.unready:
+        what = f"the permit waits, for at most {seconds}, until these pods are Ready again: {names}"
+        yield Event("permit.pods", what, {"pods": unready})
 
 
 def _failures(before: Member, reply: SyncReply) -> Iterator[Event]:

@@ -31,6 +31,8 @@ _JSON, _TABLE = "application/json", "application/json;as=Table;v=v1;g=meta.k8s.i
 NO_OBJECTS = "includeObject=None"
 """In the query of a LIST: the answer is a Table of lines for people, without the objects (Kubernetes API
 concepts, "Receiving resources as Tables"). A Node has 8 to 30 KB, its line 0.3 KB."""
+ONLY_METADATA = "includeObject=Metadata"
+"""The same with the metadata of the objects."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +91,8 @@ class Api(Protocol):
 
     def call(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Answer:
         """A PATCH is a JSON merge patch (RFC 7386); that of a `.../status` is Kubernetes' strategic merge
-        patch, which tells conditions apart. The answer to a LIST with NO_OBJECTS is a Table."""
+        patch, which tells conditions apart. The answer to a LIST with NO_OBJECTS or ONLY_METADATA is a
+        Table."""
         ...
 
 
@@ -165,7 +168,7 @@ class KubeApi:
         """Raises OSError, HTTPException, ValueError."""
         headers = {
             "Authorization": self._bearer,
-            "Accept": f"{_TABLE},{_JSON}" if NO_OBJECTS in path else _JSON,
+            "Accept": f"{_TABLE},{_JSON}" if "includeObject=" in path else _JSON,
             "User-Agent": USER_AGENT,
         }
         content = None

@@ -64,11 +64,13 @@ PERIODS = Periods()
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A permit, the resourceVersion that it was taken with, and when, in monotonic seconds."""
+    """A permit, the resourceVersion that it was taken with, and when, in monotonic seconds. `pods`: those
+    that were Ready then (`pods.py`)."""
 
     name: str
     version: str
     since: float
+    pods: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +98,8 @@ class Member(Kept):
     uid: str = ""  # of our Node; without it there is nothing to ask for
     canary: bool = False  # our Node has the label
     ready: bool = False  # kubelet reports that the node is Ready
+    flips: bool = False  # a restart of this kubelet makes pods not Ready for a while
+    unready: tuple[str, ...] | None = None  # the pods that the permit waits for; None: not known
     known: Mapping[str, Any] = field(default_factory=dict)  # what our Node says of us; empty: not known
     shown: Mapping[str, str] = field(default_factory=dict)  # our status there, as far as we know
     parts: Mapping[str, Result] = field(default_factory=dict)  # of all syncs, the last result
@@ -197,7 +201,7 @@ class Member(Kept):
             soaks = ok and work.begins
             watched = (work, now + self.rules.soak_seconds) if soaks else self.watched
             member = replace(member, begun=None, watched=watched)
-        member = replace(member, granted=None, ready=False, used=self.held is not None)
+        member = replace(member, granted=None, ready=False, unready=None, used=self.held is not None)
         member = member.due_soon(Due.NODE, now) if member.held else member
         return member.due_at(Due.PERMIT, now)
 
@@ -234,8 +238,13 @@ class Member(Kept):
 
     @property
     def awaits_ready(self) -> bool:
-        """Whether the permit waits for a Ready node."""
-        return self.is_spare and self.used and not self.ready
+        """Whether the permit waits for a Ready node, and for the pods that were Ready on it."""
+        return self.is_spare and self.used and not (self.ready and not self.awaited)
+
+    @property
+    def awaited(self) -> tuple[str, ...]:
+        """The pods that have to be Ready again."""
+        return self.held.pods if self.held is not None and self.used and self.unready != () else ()
 
     @property
     def owes_fleet(self) -> bool:

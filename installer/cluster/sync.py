@@ -44,6 +44,8 @@ class SyncRequest:
     canary: bool = False  # our Node has the label
     rules: FleetRules = DEFAULT_RULES
     begin: PlannedWork | None = None  # ask for a permit
+    notes_pods: bool = False  # with the permit: which pods are Ready?
+    awaited: tuple[str, ...] = ()  # pods that were (`pods.py`): are they Ready again, as the Node is?
     end: WorkEnd | None = None
     evidence: bool = False  # is this node to be decommissioned?
 
@@ -60,6 +62,7 @@ class NodeFacts:
     canary: bool = False
     ready: bool = False
     paused: bool | None = None  # None: not known
+    flips: bool = False  # a restart of its kubelet makes its pods not Ready for a while
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,3 +74,4 @@ class SyncReply:
     wait: float = 0.0  # seconds for which the server wants no request
     permit: PermitAnswer | None = None  # for `begin` or `end`
     evidence: Decommission | None = None
+    unready: tuple[str, ...] | None = None  # of the awaited pods; None: not known

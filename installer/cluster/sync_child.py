@@ -2,7 +2,7 @@
 out.
 
 No part hinders another: each has its own result. The RBAC role has to allow: get a DaemonSet, get a Node (and
-patch it and its status), create Events, and in a fleet Leases.
+patch it and its status), create Events, and in a fleet Leases and, with kubelets that flip them, pods.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from installer.cluster.node_status import (
     is_paused,
 )
 from installer.cluster.permit_client import PermitClient
+from installer.cluster.pods import find_ready, find_unready, flips_pods, pods_path
 from installer.cluster.sync import NodeFacts, Result, SyncReply, SyncRequest, WorkEnd
 from installer.errors import InvalidInputError
 from installer.model.fleet import PermitAnswer
@@ -83,14 +85,16 @@ class _Sync:
         if status and node is not None and node.ok and "condition" not in self._parts:
             node = self._write(status, node)
         known = node is not None and node.ok and node.body.get("kind") == "Node"
+        facts = _facts_of(node, known) if node is not None else None
         return SyncReply(
             self._parts,
-            _facts_of(node, known) if node is not None else None,
+            facts,
             extract_ours(node.body) if node is not None and known else None,
             self._sent,
             self._wait,
             permit,
             self._find_evidence() if request.evidence else None,
+            self._find_unready(request.awaited) if request.awaited and facts and facts.ready else None,
         )
 
     def call(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Answer:
@@ -117,7 +121,23 @@ class _Sync:
             message = f"{answer.tripped}; no other node will start it"
             event = {"type": "Warning", "reason": "RolloutStopped", "message": message, "time": self._clock()}
             self.call("POST", EVENTS_PATH, build_event(self._context, event))
-        return answer
+        if not (answer.permit and self._request.notes_pods):
+            return answer
+        return replace(answer, pods=find_ready(self._list_pods(), self._own_pod))
+
+    @property
+    def _own_pod(self) -> str:
+        return f"{self._context.namespace}/{self._context.pod}"
+
+    def _list_pods(self) -> Mapping[str, Any]:
+        """Return an empty answer if it fails, and say so."""
+        answer = self.call("GET", pods_path(self._context.node))
+        self._parts["pods"] = _result(answer)
+        return answer.body if answer.ok else {}
+
+    def _find_unready(self, awaited: tuple[str, ...]) -> tuple[str, ...] | None:
+        pods = self._list_pods()
+        return find_unready(pods, awaited) if pods else None
 
     def _find_evidence(self) -> Decommission:
         context = self._context
@@ -192,6 +212,7 @@ def _facts_of(node: Answer, known: bool) -> NodeFacts:
         canary=mapping_at(node.metadata, "labels").get(RING) == CANARY,
         ready=condition_of(node.body, "Ready").get("status") == "True",
         paused=is_paused(node.metadata) if known else None,
+        flips=flips_pods(node.body),
     )
 
 

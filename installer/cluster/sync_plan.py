@@ -36,6 +36,7 @@ def next_sync(before: Member, now: float) -> Member:
         reports = before.differs or (before.is_lasting and Due.NODE in due)
         reads = Due.NODE in due or (reports and not before.memory)
         request = _with_report(request, before, reads=reads, reports=reports)
+        request = replace(request, awaited=before.awaited if before.is_spare else ())
         member = replace(member, events=())
     request = _with_permit(request, before, now) if Due.PERMIT in due else request
     is_needed = request.concerns_node or request.begin or request.end
@@ -56,7 +57,8 @@ def _with_permit(request: SyncRequest, member: Member, now: float) -> SyncReques
         end = _build_end(member, returned, now, knows_none=not member.held and not member.replaced)
         return replace(request, end=end)
     asks = member.uid and member.work is not None and member.granted is None and not member.busy
-    return replace(request, begin=member.work) if asks else request
+    notes_pods = member.flips and member.rules.pod_seconds > 0
+    return replace(request, begin=member.work, notes_pods=notes_pods) if asks else request
 
 
 def _build_end(member: Member, returned: Held | None, now: float, *, knows_none: bool = False) -> WorkEnd:
@@ -103,6 +105,7 @@ def receive(before: Member, now: float, chance: float, reply: SyncReply) -> Memb
         quiet_until=now + reply.wait,
     )
     member = _take_status(member, request, parts, reply.known)
+    member = _take_pods(member, now, request, reply)
     member = _take_node(member, now, reply.node or NodeFacts())
     if reply.permit is not None:
         member = _take_permit(member, now, chance, request, reply.permit)
@@ -130,9 +133,20 @@ def _take_node(before: Member, now: float, node: NodeFacts) -> Member:
         if not node.hidden or before.uid:
             return before
         return replace(before, denied_since=min(now, before.denied_since), why=_HIDDEN)
-    member = replace(before, uid=node.uid, canary=node.canary, ready=node.ready).without_expired(now)
+    member = replace(before, uid=node.uid, canary=node.canary, ready=node.ready, flips=node.flips)
+    member = member.without_expired(now)
     asks = not before.uid or member.results or (member.is_spare and not member.awaits_ready)
     return member.due_at(Due.PERMIT, now) if asks else member
+
+
+def _take_pods(member: Member, now: float, request: SyncRequest, reply: SyncReply) -> Member:
+    """Note which pods are not Ready yet: after a while, or without the right to see them, none."""
+    if not request.awaited:
+        return member
+    is_over = now - member.worked_at >= member.rules.pod_seconds
+    if is_over or reply.parts.get("pods", OK)[0] == "denied":
+        return replace(member, unready=())
+    return replace(member, unready=reply.unready) if reply.unready is not None else member
 
 
 def _take_permit(
@@ -162,7 +176,10 @@ def _take_grant(before: Member, now: float, request: SyncRequest, answer: Permit
     member = replace(before, stalled=False, why="")
     if answer.permit:  # else one of earlier work is still to be given back
         used = before.used and before.held is not None and answer.permit == before.held.name
-        member = replace(member, used=used, held=Held(answer.permit, answer.version, now))
+        # Of the same permit: pods that were Ready before the first work with it.
+        earlier = before.held.pods if used and before.held is not None else ()
+        pods = tuple(dict.fromkeys((*earlier, *answer.pods)))
+        member = replace(member, used=used, held=Held(answer.permit, answer.version, now, pods))
     if request.begin is None or request.begin != before.work:
         return member
     canary_of = request.begin.generation if answer.canary else before.canary_of or ""

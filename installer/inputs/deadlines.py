@@ -47,5 +47,6 @@ def build_fleet_rules(settings: Settings) -> FleetRules:
         order=rollout.order,
         soak_seconds=float(rollout.soak_seconds),
         hold_seconds=2.0 * build_deadlines(settings).converge + _PERMIT_SLACK,
+        pod_seconds=float(rollout.pod_ready_seconds),
         successor=removal.successor_namespace if removal.successor == "nri" else "",
     )

@@ -165,6 +165,7 @@ class RolloutSettings(_Section):
     max_failures: int | str = "1%"
     order: Literal["canary", "any"] = "canary"
     soak_seconds: int = Field(default=300, ge=0, le=_DAY)
+    pod_ready_seconds: int = Field(default=60, ge=0, le=600)
     refused: Literal["ready", "notReady"] = "notReady"
 
     @field_validator("concurrent_restarts", "max_failures", mode="before")

@@ -137,7 +137,13 @@ def _rights(inputs: ManifestInputs) -> Objects:
     values, metadata = inputs.values, _metadata(inputs, kept=True)
     yield from render_template("service-account", **metadata)
     followed = inputs.settings.removal.successor == "nri"
-    yield from render_template("rbac", **metadata, annotate_node=values.writes_node, followed=followed)
+    yield from render_template(
+        "rbac",
+        **metadata,
+        annotate_node=values.writes_node,
+        awaits_pods=inputs.settings.rollout.pod_ready_seconds > 0,
+        followed=followed,
+    )
     yield from render_template("rollout", **metadata, rollout_namespace=values.rollout_namespace)
 
 

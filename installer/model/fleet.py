@@ -45,6 +45,7 @@ class FleetRules:
     order: str = "canary"
     soak_seconds: float = 300.0
     hold_seconds: float = 814.0  # the longest that one permitted pass may take
+    pod_seconds: float = 60.0  # the longest that a permit waits for the pods of its node to be Ready again
     successor: str = ""  # the namespace of the NRI plugin that is to follow cri-resmgr; empty: none follows
 
 
@@ -91,6 +92,7 @@ class PermitAnswer:
     wait: float = 0.0  # seconds until the next question; at least, if it has failed
     permit: str = ""
     version: str = ""
+    pods: tuple[str, ...] = ()  # that are Ready when the permit is taken
     canary: bool = False  # the fleet waits for the result
     failed: bool = False
     denied: bool = False  # this node has no right to ask any more, or the namespace is gone

@@ -24,6 +24,7 @@ from tests.lib.throwaway.selectors import matches
 NAMESPACE = "cri-resmgr-installer-rollout"
 DAEMONSET = "/apis/apps/v1/namespaces/kube-system/daemonsets/cri-resmgr-installer"
 LEASES = leases_path(NAMESPACE)
+PODS = "/api/v1/pods"
 THE_FLEET = f"{LEASES}/{FLEET}"
 RULES = FleetRules(hold_seconds=600.0)
 NEW = PlannedWork("one", restarts_kubelet=True, begins=True, soaks=True)
@@ -96,6 +97,11 @@ class Store:
             items = [each for each in below if matches(selector, each["metadata"].get("labels"))]
             found = {"kind": "List", "items": items}
             return 200, as_table(found, query) if NO_OBJECTS in query else found
+        if method == "GET" and path == PODS:
+            named = dict(urllib.parse.parse_qsl(query))["fieldSelector"].removeprefix("spec.nodeName=")
+            below = [self.objects[at] for at in self.objects.below.get(path, ())]
+            items = [each for each in below if each["spec"]["nodeName"] == named]
+            return 200, as_table({"kind": "List", "items": items}, query)
         if path == EVENTS_PATH:
             self.events[body["reason"]] += 1
             return 201, {"kind": "Event"}
@@ -130,6 +136,11 @@ class Store:
         labels = {RING: CANARY} if canary else {}
         metadata = {"name": name, "uid": uid or f"uid-{name}", "labels": labels}
         self.put(f"/api/v1/nodes/{name}", {"kind": "Node", "metadata": metadata})
+
+    def pod(self, node: str, name: str, *, ready: bool, phase: str = "Running", **metadata: str) -> None:
+        head = {"name": name, "namespace": "theirs", "uid": f"{name}-uid", **metadata}
+        status = {"phase": phase, "containerStatuses": [{"ready": ready, "state": {"running": {}}}]}
+        self.put(f"{PODS}/{name}", {"metadata": head, "spec": {"nodeName": node}, "status": status})
 
     def holders(self) -> list[str]:
         """By the Leases alone, expired ones too."""

@@ -34,6 +34,7 @@ class MemberNode:
         self.store, self.clock, self.name, self.rules = store, clock, name, rules
         self.files = files or MemoryFiles()
         self.said: list[Event] = []
+        self.kubelet_version = ""
         self.wants: PlannedWork | None = None
         self.busy = False
         name = "cri-resmgr-installer"
@@ -58,7 +59,8 @@ class MemberNode:
         """As kubelet says on its Node."""
         path = f"/api/v1/nodes/{self.name}"
         status = {"conditions": [{"type": "Ready", "status": str(ready)}]}
-        self.store.objects[path] = {**self.store.objects[path], "status": status}
+        version = {"nodeInfo": {"kubeletVersion": self.kubelet_version}}
+        self.store.objects[path] = {**self.store.objects[path], "status": {**status, **version}}
 
     def sees(self, *, ready: bool = True) -> None:
         """It looks at its Node."""

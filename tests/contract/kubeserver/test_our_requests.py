@@ -20,6 +20,7 @@ from installer.cluster.node_status import (
     build_status_patch,
 )
 from installer.cluster.pod_context import PodContext
+from installer.cluster.pods import find_ready, find_unready, pods_path
 from installer.cluster.size import FleetSize, build_size
 from installer.gardener import write_decision
 from installer.gardener.resources import parse_extension
@@ -33,6 +34,7 @@ from tests.contract.kubeserver.objects import LEASES, Object, number, path_of
 from tests.lib.api_servers import ApiServer
 from tests.lib.throwaway.controlplane import Caller
 from tests.lib.throwaway.fleet import kind_of
+from tests.lib.throwaway.proxy import until
 
 STRICT = "?fieldValidation=Strict"
 STATUS = {"state": "failed", "reason": "the disk is full", "generation": "abc", "changed": ""}
@@ -112,3 +114,34 @@ def test_a_removal_is_made_of_what_is_installed(server: ApiServer, tmp_path: Pat
     for resource, made in zip((CONFIG_MAPS, DAEMON_SETS), build_removal(installed, {}), strict=True):
         taken(server.admin, "POST", resource.path(name), made)
     assert len(find_installations(server.client(), instance=name)) == 2
+
+
+def test_which_pods_of_a_node_are_ready(admin: Caller, node: Object) -> None:
+    """The Table has the cells and the metadata that `pods.py` reads."""
+    name = node["metadata"]["name"]
+    container = {"name": "c", "image": "i"}
+    spec = {"nodeName": name, "containers": [container], "automountServiceAccountToken": False}
+    path = "/api/v1/namespaces/default/pods"
+
+    def is_ready(pod: str, ready: bool) -> None:
+        said = {"name": "c", "ready": ready, "restartCount": 0, "image": "i", "imageID": ""}
+        runs = {"state": {"running": {"startedAt": "2026-01-01T00:00:00Z"}}}
+        status = {"phase": "Running", "containerStatuses": [said | runs]}
+        assert admin.call("PATCH", f"{path}/{pod}/status", {"status": status}).ok
+
+    def seen() -> Object:
+        return admin.call("GET", pods_path(name), accept="application/json;as=Table;v=v1;g=meta.k8s.io").body
+
+    up, down = (f"{each}-{number()}" for each in ("up", "down"))
+    for pod in (up, down):
+        metadata = {"name": pod, "namespace": "default"}
+        taken(admin, "POST", path, {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec})
+        is_ready(pod, pod == up)
+    until(lambda: len(find_ready(seen(), "")) == 1)  # it is from the cache
+    ready = find_ready(seen(), "")
+    assert find_ready(seen(), f"default/{up}") == find_unready(seen(), ready) == ()
+    is_ready(up, False)
+    until(lambda: find_unready(seen(), ready) == (f"default/{up}",))
+    for pod in (up, down):
+        admin.call("DELETE", f"{path}/{pod}?gracePeriodSeconds=0")
+    until(lambda: find_unready(seen(), ready) == ())

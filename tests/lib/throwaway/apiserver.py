@@ -21,12 +21,26 @@ def as_table(found: dict[str, Any], query: str) -> dict[str, Any]:
     if found.get("kind") == "Status":
         return found
     rows = [
-        {"cells": [each["metadata"]["name"]], "object": None if bare else {"metadata": each["metadata"]}}
+        {"cells": _cells(each), "object": None if bare else {"metadata": each["metadata"]}}
         for each in found.get("items", [found])
     ]
     named, parts = found.get("metadata", {}), ("resourceVersion", "continue")
     metadata = {key: named[key] for key in parts if key in named}
-    return {"kind": "Table", "apiVersion": "meta.k8s.io/v1", "metadata": metadata, "rows": rows}
+    columns = [{"name": name, "type": "string"} for name in ("Name", "Ready", "Status")]
+    head = {"kind": "Table", "apiVersion": "meta.k8s.io/v1", "metadata": metadata}
+    return {**head, "columnDefinitions": columns, "rows": rows}
+
+
+def _cells(given: dict[str, Any]) -> list[str]:
+    """A pod has some more (printPod of k8s.io/kubernetes/pkg/printers/internalversion)."""
+    status = given.get("status", {})
+    containers = status.get("containerStatuses")
+    if containers is None:
+        return [given["metadata"]["name"]]
+    ready = sum(each["ready"] and "running" in each.get("state", {}) for each in containers)
+    said = {"Succeeded": "Completed"}.get(status.get("phase", ""), status.get("phase", ""))
+    ends = "deletionTimestamp" in given["metadata"]
+    return [given["metadata"]["name"], f"{ready}/{len(containers)}", "Terminating" if ends else said]
 
 
 def merge_conditions(there: list[dict[str, Any]], patch: list[dict[str, Any]]) -> list[dict[str, Any]]:

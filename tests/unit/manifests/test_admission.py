@@ -471,4 +471,10 @@ def test_nodes_are_written_only_where_pods_are_held_to_their_own(
     assert ("ValidatingAdmissionPolicy" in [each["kind"] for each in found]) is policies
     rules = {tuple(rule["resources"]): rule["verbs"] for rule in the(found, "ClusterRole")["rules"]}
     patched = {("nodes",): ["get", "list", "patch"], ("nodes/status",): ["patch"]}
-    assert rules == (patched if writes else {("nodes",): ["get", "list"]})
+    assert rules == {("pods",): ["list"], **(patched if writes else {("nodes",): ["get", "list"]})}
+
+
+def test_pods_may_be_listed_only_where_a_permit_waits_for_them(tmp_path: Path) -> None:
+    rollout = {"podReadySeconds": 0}
+    rules = the(Maker(tmp_path)({"settings": {"rollout": rollout}}), "ClusterRole")["rules"]
+    assert ["pods"] not in [each["resources"] for each in rules]

@@ -183,7 +183,12 @@ MORE: tuple[Object, ...] = (
     },
     {"agent": {"enabled": True}, "settings": {"proxy": {"agentSockets": "shared", "deadSeconds": 600}}},
     {"settings": {"kubelet": {"settleSeconds": 61, "guardSeconds": 3, "startTimeoutSeconds": 121}}},
-    {"settings": {"rollout": {"soakSeconds": 0, "maxFailures": 3}, "status": {"listen": ":9464"}}},
+    {
+        "settings": {
+            "rollout": {"soakSeconds": 0, "maxFailures": 3, "podReadySeconds": 0},
+            "status": {"listen": ":9464"},
+        }
+    },
     {"settings": {"status": {"listen": "[::1]:9464"}}, "updateStrategy": {"maxUnavailable": 3}},
     {"settings": {"status": {"listen": "0.0.0.0:9464"}}, "labels": {"a": "true", "b.example.org/c": "12"}},
     {"settings": {"removal": {"resetPinning": False}, "takeOver": False}, "nodes": ["b", "a", "b"]},
