@@ -275,6 +275,8 @@ def _add_cluster_verbs(add: Callable[[str, str, str], Parser]) -> None:
     uninstall.flag("--leave-nodes", help="delete everything even if some nodes are not clean")
     release = "do nothing unless this Helm release has installed it: for the hook of the chart"
     uninstall.add_argument("--helm-release", default="", metavar="NAMESPACE/NAME", help=release)
+    rights = "delete this ClusterRoleBinding if it fails: for the hook, which has its rights by it"
+    uninstall.add_argument("--binding-if-failed", default="", metavar="NAME", help=rights)
     sure = uninstall.add_mutually_exclusive_group()
     sure.add_argument("--yes", action="store_true", help="do not ask for confirmation")
     preview = "show what would be done; exit 3 if there is anything to do"

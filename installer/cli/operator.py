@@ -8,7 +8,7 @@ import importlib.util
 import signal
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -77,7 +77,7 @@ def run_rollout(arguments: argparse.Namespace, options: Options) -> int:
 
 def run_uninstall(arguments: argparse.Namespace, options: Options) -> int:
     """Clean every node, and delete everything. Raises InstallerError."""
-    with _cluster(arguments) as api:
+    with _cluster(arguments) as api, ExitStack() as ends:
         from installer.operator.uninstall import (
             UninstallOptions,
             describe,
@@ -94,18 +94,19 @@ def run_uninstall(arguments: argparse.Namespace, options: Options) -> int:
         if release and (why := not_released(api, wanted, release)):
             emit(Event("uninstall.skipped", why))
             return 0
+        ends.callback(_give_up_rights, api, arguments.binding_if_failed)
         target = find(api, wanted)
         for line in describe(target, wanted):
             emit(line)
         if not target.owned and target.dirty:
             raise left_behind(target.dirty, "no object of cri-resmgr-installer is left in the API server")
-        if not target.owned:
-            return 0
-        if arguments.dry_run:
-            return _PENDING
+        if not target.owned or arguments.dry_run:
+            ends.pop_all()
+            return _PENDING if target.owned else 0
         if not arguments.yes:
             _confirm()
         uninstall(api, target, wanted, emit)
+        ends.pop_all()
         emit(
             Event(
                 "uninstall.done",
@@ -207,6 +208,16 @@ def _cluster(arguments: argparse.Namespace) -> Iterator[KubeClient]:
         raise InterruptedRunError(signal.SIGINT) from None
     except ApiError as error:
         raise ApiServerError(f"the API server: {error}", _hint_for(error.code)) from None
+
+
+def _give_up_rights(api: KubeClient, binding: str) -> None:
+    """Delete the ClusterRoleBinding by which a hook has its rights: Helm and Argo CD leave it where the hook
+    has failed, and create it again for the next."""
+    from installer.operator.api import ApiError, Resource
+
+    if binding:
+        with suppress(ApiError):  # then Helm deletes it, or a person
+            api.delete(Resource("rbac.authorization.k8s.io", "v1", "clusterrolebindings"), "", binding)
 
 
 def _hint_for(code: int) -> str:

@@ -37,6 +37,7 @@ VALUES: dict[str, Any] = {
 JOB = f"/apis/batch/v1/namespaces/{NAMESPACE}/jobs/{NAME}-uninstall"
 DAEMON_SET = f"/apis/apps/v1/namespaces/{NAMESPACE}/daemonsets/{NAME}"
 CONFIG_MAPS = f"/api/v1/namespaces/{NAMESPACE}/configmaps"
+BINDING_OF_HOOK = f"/apis/rbac.authorization.k8s.io/v1/clusterrolebindings/{NAME}-uninstall"
 RIGHTS = (
     f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts/{NAME}",
     f"/apis/rbac.authorization.k8s.io/v1/clusterroles/{NAME}",
@@ -243,6 +244,7 @@ def test_a_node_that_cannot_be_cleaned_fails_the_hook_and_keeps_the_rights(clust
     assert "n1" in hook.stderr
     for path in (*RIGHTS, DAEMON_SET, f"{DAEMON_SET}-removal", JOB):
         assert cluster.call("GET", path).ok, path
+    assert cluster.call("GET", BINDING_OF_HOOK).code == 404
 
     # What was in its way is mended: the same command goes on.
     assert cluster.call("DELETE", "/api/v1/nodes/n1").ok

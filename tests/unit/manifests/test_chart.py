@@ -415,6 +415,7 @@ def test_a_hook_cleans_every_node_first() -> None:
     (container,) = pod_of(job)["containers"]
     name, namespace = "cri-resmgr-installer", "kube-system"
     asked = ["uninstall", "--name", name, "--namespace", namespace, "--yes"]
+    asked += ["--binding-if-failed", "cri-resmgr-installer-uninstall"]
     release = ["--helm-release", f"{namespace}/{name}"]
     assert (container["image"], container["args"]) == (MINIMAL["hooks"]["image"], asked + release)
     # By these two labels `uninstall` finds what is to go.
