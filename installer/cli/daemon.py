@@ -50,10 +50,10 @@ def _run_daemon(options: Options) -> int:
         options.config,
         Path(given.get("ready_file", READY_FILE)),
         given.get("pod_uid", ""),
-        context.installation if context else "",
         _seconds(given.get("good_seconds", "60")),
         default_configs=options.default_configs,
         node_address=given.get("node_address", ""),
+        installation=context.installation if context else "",
     )
     emit = build_reporter(options.output, sys.stdout, options.verbose)
     cluster = ClusterClient(context, emit, RootedFiles(options.host_root)) if context else Cluster()

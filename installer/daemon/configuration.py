@@ -77,11 +77,11 @@ class Command:
     config: Path | None
     ready_file: Path = Path(READY_FILE)  # in our own file system
     identity: str = ""  # names this daemon on the host; a restart of its container keeps it
-    installation: str = ""  # NAMESPACE/NAME of the pod's; empty outside of one
     good_seconds: float = 60.0  # that a relay has to answer before kubelet returns to it
     program: tuple[str, ...] = OURSELVES  # what a child runs
     default_configs: bool = False
     node_address: str = ""  # if the pod knows it
+    installation: str = ""  # NAMESPACE/NAME of the pod's; empty outside of one
 
     def argv(self, *verb: str) -> tuple[str, ...]:
         words = [f"--host-root={absolute(self.host_root)}", f"--payload={absolute(self.payload)}"]

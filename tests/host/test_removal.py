@@ -72,7 +72,7 @@ def test_r6_files_links_and_units_of_somebody_else_come_back(node: Node) -> None
     node.host.systemctl("enable", PROXY)
     node.path("/etc/cri-resmgr").chmod(0o2750)
     node.path(DROP_IN).parent.mkdir(0o700)
-    os.chown(node.path(DROP_IN).parent, 12, 12)
+    os.chown(node.path(DROP_IN).parent, 0, 12)
     node.before = snapshot(node.host)
     node.run("install")
     node.expect_good()

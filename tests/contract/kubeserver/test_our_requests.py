@@ -107,9 +107,10 @@ def test_a_removal_is_made_of_what_is_installed(server: ApiServer, tmp_path: Pat
     values.write_text(f"images: {{installer: 'image:1'}}\nname: {name}\nnamespace: {name}\n{more}")
     server.admin.call("POST", "/api/v1/namespaces", {"metadata": {"name": name}})
     for body in render_objects(ManifestOptions(values=values), lambda _: None):
-        if body["kind"] in ("DaemonSet", "ConfigMap"):
-            kind, namespace = kind_of(body), body["metadata"]["namespace"]
-            taken(server.admin, "POST", f"{kind.prefix}/namespaces/{namespace}/{kind.plural}", body)
+        if body["kind"] in ("DaemonSet", "ConfigMap", "ClusterRoleBinding"):
+            kind, namespace = kind_of(body), body["metadata"].get("namespace")
+            place = f"/namespaces/{namespace}" if namespace else ""
+            taken(server.admin, "POST", f"{kind.prefix}{place}/{kind.plural}", body)
     (installed,) = find_installations(server.client(), instance=name)
     for resource, made in zip((CONFIG_MAPS, DAEMON_SETS), build_removal(installed, {}), strict=True):
         taken(server.admin, "POST", resource.path(name), made)
