@@ -259,6 +259,8 @@ class Plan:
     adopts: str = ""
     # A start of the proxy would take something from unknown containers, which may not be adopted.
     harms: bool = False
+    # Kubelet may make something beside the proxy until its restart: not if it is on the relay before, too.
+    moves_kubelet: bool = True
     # Originals of the kernel settings that the proxy changed and that are to be restored.
     controls: Originals = field(default_factory=dict)
 

@@ -50,7 +50,7 @@ from installer.node.await_proxy import (
 )
 from installer.node.controls import return_controls
 from installer.node.file_steps import clear_hold, restore, write, write_hold
-from installer.node.known_pods import announce_move, find_unknown, why_unknown
+from installer.node.known_pods import announce_kubelet, find_unknown, why_unknown
 from installer.node.links import disable
 from installer.node.pinning import give_back
 from installer.node.relay_steps import check_way_back, leave_relay_steps, restart_proxy_steps, return_steps
@@ -252,7 +252,7 @@ class _Worker:
             await_calm(self._host, self._emit)
             progress.journal_from = self._host.journal.cursor()
         if self._plan.desired.kubelet is not None and not self._leaving:
-            announce_move(self._host.files)
+            announce_kubelet(self._host.files, moves=self._plan.moves_kubelet)
         progress.moved_kubelet = True
         progress.restarts_left -= 1
         self._host.files.remove_tree(paths.RELAY_FAILURES)  # the relay has answered: reset the guard's count

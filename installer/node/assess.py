@@ -149,6 +149,7 @@ def _plan(facts: Facts, record: Record, nonce: str) -> Plan:
         resets_all=was_cut_off(snapshot),
         adopts=options.adopts,
         harms=harms,
+        moves_kubelet=not snapshot.kubelet.on_relay,
         controls=controls,
     )
 

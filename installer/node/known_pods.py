@@ -63,11 +63,12 @@ def why_unknown(pods: tuple[str, ...]) -> str:
     return f"it does not know {what} ({name_some(pods, _SOME)}), in which no container can be created"
 
 
-def announce_move(files: Files) -> None:
-    """Tell the guard that the next start of kubelet is ours and may use the relay. What kubelet makes until
-    then is compared afterwards, by the next run if this one is killed. If no file can be written, kubelet
-    starts on its base endpoint."""
+def announce_kubelet(files: Files, *, moves: bool) -> None:
+    """Tell the guard that the next start of kubelet is ours and may use the relay. If it `moves` kubelet
+    there, what kubelet makes until then is compared afterwards, by the next run if this one is killed. If no
+    file can be written, kubelet starts on its base endpoint."""
     with suppress(OSError):
         files.make_directory(paths.OUR_RUNTIME)
-        files.write(paths.CONTAINERS_UNKNOWN, b"", 0o644)
+        if moves:
+            files.write(paths.CONTAINERS_UNKNOWN, b"", 0o644)
         files.write(paths.KUBELET_START_OURS, b"", 0o644)

@@ -99,6 +99,8 @@ def summarise_plan(plan: Plan, *, done: bool = False) -> str:
         return summarise(plan.changes, plan.kubelet_unit, done=done)
     if any(step.kind is StepKind.CLEAR_HOLD for step in plan.steps):
         return "only the hold on kubelet ends; nothing restarts"
+    if any(step.kind is StepKind.CHECK_PODS for step in plan.steps):
+        return "only the pods are compared; the proxy restarts if it does not know one"
     return "only cri-resmgr's own state is deleted; nothing restarts"
 
 

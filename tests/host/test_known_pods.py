@@ -25,7 +25,7 @@ from tests.lib.throwaway.containers import (
     run_pod,
     sandbox_config,
 )
-from tests.lib.throwaway.kubelet import wait_healthy
+from tests.lib.throwaway.kubelet import UNIT, wait_healthy
 from tests.lib.throwaway.proxy import RELAY
 from tests.lib.throwaway.standins.http2 import CallError, field, unary
 
@@ -139,3 +139,16 @@ def test_r14_the_daemon_finds_it(installed: Node, tmp_path: Path) -> None:
         within(SOON, lambda: on_relay(node))
         running.settle()
         assert not refused(node, pod)
+
+
+@rule("R2", "R14")
+def test_a_restart_of_a_kubelet_that_stays_on_the_relay_leaves_nothing_to_compare(node: Node) -> None:
+    """Nothing came past the proxy: the node is converged, and the next start of kubelet is on the relay."""
+    node.fallback(BALLOONS)
+    node.run("install")
+    node.command.set(kubelet={"strategy": "exec-start"})
+    with node.restarts(kubelet=True, proxy=False):
+        node.run("install")
+    node.expect_good()
+    node.host.systemctl("restart", UNIT)
+    node.expect_good()

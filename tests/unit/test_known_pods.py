@@ -19,6 +19,7 @@ from installer.model.plan import Changes, Desired, Plan, Step, StepKind
 from installer.node.apply import apply_plan
 from installer.node.known_pods import find_unknown, look_for_unknown
 from installer.node.run import Progress
+from installer.report.planned import summarise_plan
 from tests.lib.fakes import CONTAINERD, FakeHost
 from tests.lib.rules import rule
 
@@ -158,3 +159,8 @@ def test_a_look_asks_the_runtime_of_the_proxy_that_runs(tmp_path: Path) -> None:
     assert look_for_unknown(node.fake.host, ProxySnapshot(unit, None, relay_answers=True)) is None
     node.fake.cri.sockets[RUNTIME] = "no socket"
     assert look_for_unknown(node.fake.host, proxy) is None
+
+
+def test_a_plan_that_only_compares_says_so() -> None:
+    plan = Plan(Mode.INSTALL, Desired(), Changes(), "kubelet.service", (CHECK,))
+    assert "pods are compared" in summarise_plan(plan)
