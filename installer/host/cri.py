@@ -24,7 +24,7 @@ from installer.host.ports import RuntimeStatus
 from installer.host.protobuf import Fields, decode, encode, integer, mapping, message, messages, text
 from installer.model.containers import CgroupState, CpuResources
 from installer.model.controls import THROTTLES, WEIGHTS
-from installer.model.host import RunningContainer, UnstartedContainer
+from installer.model.host import ReadyPod, RunningContainer, UnstartedContainer
 from installer.model.jsontext import items_at, mapping_at, parse_json
 from installer.model.limits import ANSWER_SECONDS
 from installer.model.paths import normalise_endpoint
@@ -210,9 +210,9 @@ class SocketCri:
             )
         return tuple(one for one in found if one is not None)
 
-    def pods(self, endpoint: str, timeout: float = ANSWER_SECONDS) -> dict[str, str]:
+    def pods(self, endpoint: str, timeout: float = ANSWER_SECONDS) -> dict[str, ReadyPod]:
         with self._socket(endpoint) as place:
-            return {text(pod, 1): _title_of_pod(pod) for pod in list_ready_pods(place, timeout)}
+            return {text(pod, 1): _ready_pod(pod) for pod in list_ready_pods(place, timeout)}
 
     def unstarted(self, endpoint: str, timeout: float = 10.0) -> tuple[UnstartedContainer, ...]:
         with self._channel(endpoint, timeout) as call:
@@ -268,10 +268,11 @@ class SocketCri:
             raise StepFailedError(f"{endpoint}: {error}", remedy, interfered=True) from error
 
 
-def _title_of_pod(listed: Fields) -> str:
-    """PodSandbox.metadata: `namespace/name`."""
+def _ready_pod(listed: Fields) -> ReadyPod:
+    """Of a PodSandbox."""
     metadata = message(listed, 2)
-    return "/".join(filter(None, (text(metadata, 3), text(metadata, 1)))) or text(listed, 1)
+    title = "/".join(filter(None, (text(metadata, 3), text(metadata, 1)))) or text(listed, 1)
+    return ReadyPod(title, integer(listed, 4) / 1e9)
 
 
 def _unstarted(listed: Fields) -> UnstartedContainer:

@@ -22,6 +22,7 @@ from installer.model.host import (
     Identity,
     Machine,
     ProcessState,
+    ReadyPod,
     RunningContainer,
     UnitDetail,
     UnitState,
@@ -254,9 +255,9 @@ class Cri(Protocol):
         for `timeout` seconds. The total time depends on the number of containers."""
         ...
 
-    def pods(self, endpoint: str, timeout: float = ANSWER_SECONDS) -> Mapping[str, str]:
-        """The pods whose sandboxes are ready: the sandbox's ID -> `namespace/name`. Cheap: no grpcio. Raises
-        StepFailedError with the reason."""
+    def pods(self, endpoint: str, timeout: float = ANSWER_SECONDS) -> Mapping[str, ReadyPod]:
+        """The pods whose sandboxes are ready, by the sandbox's ID. Cheap: no grpcio. Raises StepFailedError
+        with the reason."""
         ...
 
     def unstarted(self, endpoint: str, timeout: float = 10.0) -> tuple[UnstartedContainer, ...]:

@@ -351,6 +351,13 @@ class Machine:
     cpus: str = ""  # all of its CPUs, offline ones included, as the kernel lists them (`0-3`); empty: unknown
 
 
+class ReadyPod(NamedTuple):
+    """A pod whose sandbox is ready."""
+
+    title: str  # `namespace/name`
+    created: float  # of the sandbox, in seconds since the epoch
+
+
 @dataclass(frozen=True, slots=True)
 class RunningContainer:
     """A running container."""

@@ -23,6 +23,9 @@ CONFIG_FILES = (FALLBACK_CONFIG, FORCE_CONFIG, EXTRA_OPTIONS)
 KUBELET_ENVIRONMENT = "/etc/cri-resmgr/kubelet.env"
 KUBELET_COMPOSED = "/run/cri-resmgr-installer/kubelet.env"
 KUBELET_USED = f"{KUBELET_COMPOSED}.used"  # renamed to this once kubelet has read it
+RELAY_START = (
+    "/run/cri-resmgr-installer/relay-start"  # written by the guard when it starts kubelet on the relay
+)
 RELAY_FAILURES = "/run/cri-resmgr-installer/relay-failures"  # the guard's count of kubelet's failed starts
 # For the guard: a flag that there may be pods and containers that the proxy does not know; flags that the
 # next start of the proxy, or of kubelet, is ours; the configuration of a start by anyone else in that case.

@@ -9,11 +9,17 @@ if it does not know one: that takes it 0.1 to 0.2 s.
 Until that has been done, `containers-unknown` says that there may be such pods and containers. The guard
 writes it when it starts kubelet on its base endpoint, a run before it moves kubelet to the relay. As long as
 it lies there, the guard starts kubelet on its base endpoint, unless a run has announced that start.
+
+A cache that the proxy has not saved since its start (the disk is full) does not tell what it knows. Times do:
+it has listed what is older than its start, and since kubelet started on the relay, the relay has made all
+pods. Otherwise each pass would start the proxy again, and the cache would stay the same.
 """
 
 from __future__ import annotations
 
 from contextlib import suppress
+from datetime import datetime
+from math import inf
 
 from installer.errors import InstallerError, StepFailedError
 from installer.host.ports import Files, Host
@@ -24,6 +30,7 @@ from installer.model.proxy import NO_CACHE
 from installer.node.pinning import read_cache
 
 _BIRTH = 3.0  # seconds from a pod that the runtime lists to its entry in the cache, if its relay makes it
+_MADE = 5.0  # seconds that the runtime may need for a sandbox: until then it is not listed
 _POLL = 0.2  # seconds
 _SOME = 3  # pods named in a message
 
@@ -45,7 +52,22 @@ def _unknown(host: Host, endpoint: str) -> dict[str, str]:
     listed, cache = host.cri.pods(endpoint), read_cache(host.files)
     if listed and (cache == NO_CACHE or cache.torn):
         raise StepFailedError("the proxy's cache cannot be read", interfered=True)
-    return {pod: title for pod, title in listed.items() if pod not in cache.pods}
+    unknown = {pod: one for pod, one in listed.items() if pod not in cache.pods}
+    since, until = _beside(host) if unknown else (0.0, inf)
+    return {pod: one.title for pod, one in unknown.items() if since <= one.created <= until}
+
+
+def _beside(host: Host) -> tuple[float, float]:
+    """Between which times a pod may have been made beside the proxy. The relay's socket is created before the
+    pods are listed. Any time if the proxy has saved its cache since, or if the clock was set back."""
+    started, saved, moved = (
+        host.files.status(path, follow=True)
+        for path in (paths.RELAY_SOCKET, paths.PROXY_CACHE, paths.RELAY_START)
+    )
+    now = datetime.fromisoformat(host.clock.now()).timestamp()
+    if not started or not saved or not saved.st_mtime < started.st_mtime <= now + 1:  # `now`: whole seconds
+        return 0.0, inf
+    return started.st_mtime - _MADE, moved.st_mtime + _MADE if moved else inf
 
 
 def look_for_unknown(host: Host, proxy: ProxySnapshot) -> tuple[str, ...] | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,6 +31,9 @@ from tests.lib.throwaway.proxy import RELAY
 from tests.lib.throwaway.standins.http2 import CallError, field, unary
 
 BALLOONS = "policy:\n  Active: balloons\n  ReservedResources:\n    CPU: 1\n"
+STATE = "/var/lib/cri-resmgr"
+FILL = f"""cp -a {STATE} /run/kept && mount -t tmpfs -o size=1m,mode=755 tmpfs {STATE} &&
+mv /run/kept/* {STATE} && rmdir /run/kept && {{ head -c 8M /dev/zero 2>/dev/null >{STATE}/full || :; }}"""
 UNKNOWN = "there may be pods that the proxy does not know"
 
 
@@ -96,6 +100,28 @@ def test_r14_on_a_node_that_seems_to_have_nothing_to_do(installed: Node) -> None
     node.expect_good()
 
 
+@rule("R14", "R2")
+def test_r14_one_start_is_enough_if_the_proxy_cannot_save_what_it_knows(node: Node) -> None:
+    """Also for what it makes afterwards."""
+    node.run("install")
+    node.host.run("sh", "-c", FILL)
+    try:
+        hold(node)
+        pod = made_beside(node)
+        node.path(HOLD).unlink()
+        with node.restarts(kubelet=True, proxy=True):
+            node.run("install")
+        assert not refused(node, pod)
+        time.sleep(5)  # what is made sooner costs another start
+        run_pod(node.host, RELAY, "through")
+        for _ in range(2):
+            with node.restarts(kubelet=False, proxy=False):
+                assert "nothing to do" in node.run("install").said
+        node.expect_good()
+    finally:
+        node.host.run("umount", STATE)
+
+
 @dataclass
 class PodAt:
     """Makes a pod beside the proxy, called as the step, when one of these steps first begins."""
@@ -121,7 +147,7 @@ def test_r14_pods_of_a_first_installation(node: Node) -> None:
     assert said.how == "changed", said
     node.expect_good()
     sandboxes = SocketCri(RootedFiles(node.host.root)).pods(node.host.runtime_socket)
-    made = {title: sandbox for sandbox, title in sandboxes.items()}
+    made = {pod.title: sandbox for sandbox, pod in sandboxes.items()}
     for step in steps:
         assert not refused(node, Pod(step, made[f"default/{step}"], sandbox_config(step, step), step)), step
 

@@ -23,6 +23,7 @@ from installer.model.host import (
     HostPath,
     Machine,
     ProcessState,
+    ReadyPod,
     RunningContainer,
     UnitDetail,
     UnitState,
@@ -246,7 +247,7 @@ class FakeCri:
     sockets: dict[str, RuntimeStatus | str | Callable[[], RuntimeStatus | str]] = field(default_factory=dict)
     running: tuple[RunningContainer, ...] = ()
     created: tuple[UnstartedContainer, ...] = ()
-    ready_pods: dict[str, str] = field(default_factory=dict)
+    ready_pods: dict[str, ReadyPod] = field(default_factory=dict)
     refusals: dict[str, str] = field(default_factory=dict)
     ignores: bool = False  # it agrees to every update, and does none
     seconds: float = 0.0  # until it answers, or says how it is
@@ -267,7 +268,7 @@ class FakeCri:
         self._status(endpoint)
         return self.running
 
-    def pods(self, endpoint: str, timeout: float = ANSWER_SECONDS) -> dict[str, str]:
+    def pods(self, endpoint: str, timeout: float = ANSWER_SECONDS) -> dict[str, ReadyPod]:
         self.calls.append(Call("pods", endpoint))
         self._status(endpoint)
         return dict(self.ready_pods)

@@ -4,7 +4,9 @@ does not know them."""
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Collection
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -12,7 +14,7 @@ import pytest
 from installer.errors import StepFailedError
 from installer.model import paths
 from installer.model.event import Event
-from installer.model.host import Part, ProcessState, ProxySnapshot, UnitState
+from installer.model.host import Part, ProcessState, ProxySnapshot, ReadyPod, UnitState
 from installer.model.limits import Limits
 from installer.model.names import Mode
 from installer.model.plan import Changes, Desired, Plan, Step, StepKind
@@ -20,11 +22,12 @@ from installer.node.apply import apply_plan
 from installer.node.known_pods import find_unknown, look_for_unknown
 from installer.node.run import Progress
 from installer.report.planned import summarise_plan
-from tests.lib.fakes import CONTAINERD, FakeHost
+from tests.lib.fakes import CONTAINERD, FakeClock, FakeHost
 from tests.lib.rules import rule
 
 RUNTIME = "unix:///run/containerd/containerd.sock"
 LIMITS = Limits(proxy_start=20, kubelet_start=9, settle=1, guard=1, healthz_url="")
+NOW = datetime.fromisoformat(FakeClock.wall).timestamp()
 CHECK = Step(StepKind.CHECK_PODS, RUNTIME, Part.PROXY)
 
 
@@ -34,13 +37,14 @@ class Node:
     def __init__(self, root: Path, pods: Collection[str], known: Collection[str] = ()) -> None:
         self.fake = FakeHost(root)
         self.fake.cri.sockets = {RUNTIME: CONTAINERD, paths.RELAY_ENDPOINT: CONTAINERD}
-        self.fake.cri.ready_pods = {pod: f"default/{pod}" for pod in pods}
+        self.fake.cri.ready_pods = {pod: ReadyPod(f"default/{pod}", NOW) for pod in pods}
         self.fake.systemd.units[paths.PROXY_UNIT] = UnitState(
             paths.PROXY_UNIT, "loaded", "active", "running", main_pid=7
         )
         self.fake.systemd.on_job[paths.PROXY_UNIT] = self._start
         self.said: list[Event] = []
         self.starts = 0
+        self.full = False  # the disk, which takes no cache
         self.after_start: Callable[[], None] = lambda: None
         self.knows(known)
         self.mark.parent.mkdir(parents=True)
@@ -55,9 +59,19 @@ class Node:
         cache.parent.mkdir(parents=True, exist_ok=True)
         cache.write_text(json.dumps({"Version": "1", "Pods": {pod: {"ID": pod} for pod in pods}}))
 
+    def at(self, path: str, ago: float) -> None:
+        """This file is from so many seconds ago."""
+        place = self.fake.root / path[1:]
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.touch()
+        os.utime(place, (NOW - ago, NOW - ago))
+
     def _start(self, method: str, unit: UnitState) -> tuple[str, UnitState]:
         self.starts += method == "restart"
-        self.knows(self.fake.cri.ready_pods)
+        if self.full:
+            self.at(paths.RELAY_SOCKET, 0)
+        else:
+            self.knows(self.fake.cri.ready_pods)
         self.after_start()
         return "done", self.fake.systemd.started(unit)
 
@@ -98,7 +112,7 @@ def test_r2_a_pod_that_the_relay_is_making_is_known_a_moment_later(tmp_path: Pat
 
     def on_sleep(time: float) -> None:
         if time > 1:
-            node.fake.cri.ready_pods["b"] = "default/b"
+            node.fake.cri.ready_pods["b"] = ReadyPod("default/b", NOW)
             node.knows(["a"])
 
     node.fake.clock.on_sleep = on_sleep
@@ -109,11 +123,65 @@ def test_r2_a_pod_that_the_relay_is_making_is_known_a_moment_later(tmp_path: Pat
 def test_it_starts_again_a_few_times_at_most(tmp_path: Path) -> None:
     """Somebody keeps making pods beside the proxy. The next run finds the mark."""
     node = Node(tmp_path, ["a"], known=[])
-    node.after_start = lambda: node.fake.cri.ready_pods.update({f"{node.starts}": f"default/{node.starts}"})
+    node.after_start = lambda: node.fake.cri.ready_pods.update(
+        {f"{node.starts}": ReadyPod(f"default/{node.starts}", NOW)}
+    )
     (warning,) = node.check()
     assert "does not know a pod (default/2)" in warning
     assert node.starts == 2
     assert node.mark.exists()
+
+
+@rule("R2", "R14")
+def test_a_pod_that_a_start_has_seen_starts_no_other_although_the_cache_cannot_be_saved(
+    tmp_path: Path,
+) -> None:
+    node = Node(tmp_path, ["a", "b"], known=["a"])
+    node.full = True
+    node.at(paths.PROXY_CACHE, 500)
+    node.at(paths.RELAY_SOCKET, 400)
+    node.fake.cri.ready_pods["b"] = ReadyPod("default/b", NOW - 300)
+    assert node.check() == []
+    assert node.starts == 1
+    assert not node.mark.exists()
+    assert node.check() == []
+    assert node.starts == 1
+
+
+@rule("R14")
+@pytest.mark.parametrize(
+    ("created", "saved", "moved", "unknown"),
+    [
+        (300, 500, None, True),  # beside the proxy, which started 400 s ago
+        (300, 500, 200, True),  # before kubelet came to the relay
+        (100, 500, 200, False),  # through the relay
+        (197, 500, 200, True),  # ordered by the kubelet before that one
+        (300, 500, 450, False),  # kubelet has been on the relay since before the start
+        (420, 500, None, False),  # listed by that start
+        (403, 500, None, True),  # perhaps not ready then
+        (420, 390, None, True),  # a cache of this start is right
+        (100, 390, 200, True),
+    ],
+)
+def test_r14_times_tell_what_a_cache_from_before_the_start_does_not(
+    tmp_path: Path, created: float, saved: float, moved: float | None, unknown: bool
+) -> None:
+    node = Node(tmp_path, ["a"], known=["b"])
+    node.fake.cri.ready_pods["a"] = ReadyPod("default/a", NOW - created)
+    node.at(paths.PROXY_CACHE, saved)
+    node.at(paths.RELAY_SOCKET, 400)
+    if moved is not None:
+        node.at(paths.RELAY_START, moved)
+    assert bool(find_unknown(node.fake.host, RUNTIME)) is unknown
+
+
+@rule("R14")
+def test_r14_a_clock_that_was_set_back_tells_nothing(tmp_path: Path) -> None:
+    node = Node(tmp_path, ["a"], known=["b"])
+    node.fake.cri.ready_pods["a"] = ReadyPod("default/a", NOW)
+    node.at(paths.PROXY_CACHE, 0)
+    node.at(paths.RELAY_SOCKET, -3600)
+    assert find_unknown(node.fake.host, RUNTIME)
 
 
 @rule("R14")

@@ -2,6 +2,7 @@
 
 import json
 import os
+from contextlib import suppress
 from typing import Any
 
 from tests.lib.throwaway.standins.words import fatal, panic
@@ -102,7 +103,9 @@ class Cache:
         return as_yaml(self.data["Cfg"].get("Data", {}))
 
     def save(self) -> None:
-        os.makedirs(self.directory, mode=0o710, exist_ok=True)
-        with open(self.path + ".saving", "w", encoding="utf-8") as file:
-            json.dump(self.data, file, separators=(",", ":"))
-        os.rename(self.path + ".saving", self.path)
+        """Its callers ignore an error, as of a full disk, and go on with what is in memory."""
+        with suppress(OSError):
+            os.makedirs(self.directory, mode=0o710, exist_ok=True)
+            with open(self.path + ".saving", "w", encoding="utf-8") as file:
+                json.dump(self.data, file, separators=(",", ":"))
+            os.rename(self.path + ".saving", self.path)
