@@ -22,9 +22,9 @@ from installer.host.files import RootedFiles
 from installer.host.light_call import answers_version, list_ready_pods
 from installer.host.ports import RuntimeStatus
 from installer.host.protobuf import Fields, decode, encode, integer, mapping, message, messages, text
-from installer.model.containers import CgroupState, CpuResources
+from installer.model.containers import CgroupState, CpuResources, ReadyPod
 from installer.model.controls import THROTTLES, WEIGHTS
-from installer.model.host import ReadyPod, RunningContainer, UnstartedContainer
+from installer.model.host import RunningContainer, UnstartedContainer
 from installer.model.jsontext import items_at, mapping_at, parse_json
 from installer.model.limits import ANSWER_SECONDS
 from installer.model.paths import normalise_endpoint
@@ -42,6 +42,9 @@ _RESOURCES = (
     *("cpuset_cpus", "cpuset_mems"),
 )
 _LABEL = "io.kubernetes.pod."
+# An annotation from VerticalPodAutoscaler's admission (ResourceUpdatesAnnotation): kubelet hands it on to the
+# sandbox. No mode is there.
+_AUTOSCALED = "vpaUpdates"
 
 
 def build_container(listed: Fields, status: Fields, cgroups: Cgroups) -> RunningContainer | None:
@@ -272,7 +275,7 @@ def _ready_pod(listed: Fields) -> ReadyPod:
     """Of a PodSandbox."""
     metadata = message(listed, 2)
     title = "/".join(filter(None, (text(metadata, 3), text(metadata, 1)))) or text(listed, 1)
-    return ReadyPod(title, integer(listed, 4) / 1e9)
+    return ReadyPod(title, integer(listed, 4) / 1e9, _AUTOSCALED in mapping(listed, 6))
 
 
 def _unstarted(listed: Fields) -> UnstartedContainer:

@@ -14,7 +14,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from installer.model.containers import CgroupState, CpuResources
+from installer.model.containers import CgroupState, CpuResources, ReadyPod
 from installer.model.host import (
     Content,
     FileState,
@@ -22,7 +22,6 @@ from installer.model.host import (
     Identity,
     Machine,
     ProcessState,
-    ReadyPod,
     RunningContainer,
     UnitDetail,
     UnitState,

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from installer.model.jsontext import mapping_at, parse_json, text_at
 from installer.model.proxy import nano_of
@@ -90,6 +90,14 @@ def same_list(one: str, other: str) -> bool:
         return parse_list(one) == parse_list(other)
     except ValueError:
         return one == other
+
+
+class ReadyPod(NamedTuple):
+    """A pod whose sandbox is ready."""
+
+    title: str  # `namespace/name`
+    created: float  # of the sandbox, in seconds since the epoch
+    autoscaled: bool = False  # a VerticalPodAutoscaler has set what it requests
 
 
 def shares_of(weight: int) -> int:

@@ -351,13 +351,6 @@ class Machine:
     cpus: str = ""  # all of its CPUs, offline ones included, as the kernel lists them (`0-3`); empty: unknown
 
 
-class ReadyPod(NamedTuple):
-    """A pod whose sandbox is ready."""
-
-    title: str  # `namespace/name`
-    created: float  # of the sandbox, in seconds since the epoch
-
-
 @dataclass(frozen=True, slots=True)
 class RunningContainer:
     """A running container."""
@@ -412,8 +405,8 @@ class Probe:
     proxy_drop_ins: tuple[UnitText, ...] = ()  # other people's, for the proxy's unit
     managers: KubeletManagers = NO_MANAGERS  # what kubelet's own CPU and memory managers have assigned
     kubelet_version: str = ""  # as kubelet reports it; empty if it does not
-    # Parts of the runtime's Status that are newer than the CRI of Kubernetes 1.29.
-    newer_status: tuple[str, ...] = ()
+    newer_status: tuple[str, ...] = ()  # parts of the runtime's Status beyond the CRI of Kubernetes 1.29
+    autoscaled: tuple[str, ...] = ()  # pods, `namespace/name`
     returns: tuple[str, ...] = ()  # kernel settings to restore
     cycle: tuple[str, ...] = ()  # see node/ordering.py
 

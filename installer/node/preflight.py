@@ -128,6 +128,7 @@ def check_change(facts: Facts) -> tuple[Finding, ...]:
             probe.kubelet_version,
             payload.version if payload else "",
             probe.newer_status,
+            probe.autoscaled,
             restarts=facts.restarts_kubelet,
             moves=facts.moves_kubelet,
         ),

@@ -39,11 +39,18 @@ _RELAYS_RUNTIME_CONFIG = (0, 9)  # cri-resmgr 0.9
 
 
 def check_versions(
-    kubelet: str, proxy: str, newer_status: Sequence[str] = (), *, restarts: bool, moves: bool
+    kubelet: str,
+    proxy: str,
+    newer_status: Sequence[str] = (),
+    autoscaled: Sequence[str] = (),
+    *,
+    restarts: bool,
+    moves: bool,
 ) -> Iterable[Finding]:
     """`kubelet` and `proxy` are versions as the programs report them; empty means unknown, and then there is
-    no finding. `newer_status`: parts of the runtime's Status that the proxy drops. `restarts`: kubelet
-    restarts. `moves`: it moves from its base endpoint to the relay, so the operator can still decide."""
+    no finding. `newer_status`: parts of the runtime's Status that the proxy drops; `autoscaled`: pods whose
+    requests a VerticalPodAutoscaler sets. `restarts`: kubelet restarts. `moves`: it moves from its base
+    endpoint to the relay, so the operator can still decide."""
     found, release = _MINOR.match(kubelet), _RELEASE.match(proxy)
     if not found:
         return
@@ -57,10 +64,13 @@ def check_versions(
             "use cri-resmgr 0.9 or later",
         )
     if moves and minor >= _RESIZE:
+        of_whom = (
+            f"; a VerticalPodAutoscaler sets the requests of {name_some(autoscaled)}" if autoscaled else ""
+        )
         yield warning(
             "in-place-resize",
             f"kubelet {kubelet} resizes pods in place, which silently has no effect behind the proxy: "
-            "cri-resmgr accepts kubelet's updates and drops them",
+            f"cri-resmgr accepts kubelet's updates and drops them{of_whom}",
             "recreate pods instead of resizing them on these nodes; a VerticalPodAutoscaler needs the mode "
             "Recreate there, not InPlaceOrRecreate",
         )

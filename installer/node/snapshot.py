@@ -349,9 +349,10 @@ def _probe_runtime(host: Host, endpoint: str) -> Probe:
         if not status.ready:
             return Probe(f"{endpoint}: {status.reason}")
         running, unstarted = running_containers(host, endpoint), host.cri.unstarted(endpoint)
+        autoscaled = tuple(sorted(pod.title for pod in host.cri.pods(endpoint).values() if pod.autoscaled))
     except InstallerError as error:
         return Probe(error.message)
-    return Probe(containers=running, unstarted=unstarted, newer_status=status.extras)
+    return Probe(containers=running, unstarted=unstarted, newer_status=status.extras, autoscaled=autoscaled)
 
 
 def _accepts_plugins(files: Files) -> bool:

@@ -178,3 +178,15 @@ def test_a_restart_of_a_kubelet_that_stays_on_the_relay_leaves_nothing_to_compar
     node.expect_good()
     node.host.systemctl("restart", UNIT)
     node.expect_good()
+
+
+def test_what_the_runtime_says_of_a_pod(node: Node) -> None:
+    """kubelet hands all annotations of a pod on to its sandbox."""
+    import_image(node.host)
+    runtime, begun = Path(reach(node.host, node.host.runtime_socket)), time.time()
+    annotated = field(7, field(1, "vpaUpdates") + field(2, "Pod resources updated by web: container 0: cpu"))
+    for config in (sandbox_config("scaled", "1") + annotated, sandbox_config("plain", "2")):
+        unary(str(runtime), RUNTIME_SERVICE + "RunPodSandbox", field(1, config), SOON)
+    pods = SocketCri(RootedFiles(node.host.root)).pods(node.host.runtime_socket).values()
+    assert {pod.title: pod.autoscaled for pod in pods} == {"default/scaled": True, "default/plain": False}
+    assert all(begun - 1 < pod.created < time.time() + 1 for pod in pods)

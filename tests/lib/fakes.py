@@ -17,13 +17,12 @@ from installer.errors import BusyHostError, InterruptedRunError, StepFailedError
 from installer.host.disk import Kernel
 from installer.host.files import RootedFiles
 from installer.host.ports import Host, JournalEntries, RuntimeStatus
-from installer.model.containers import CgroupState, CpuResources, weights_of
+from installer.model.containers import CgroupState, CpuResources, ReadyPod, weights_of
 from installer.model.host import (
     Health,
     HostPath,
     Machine,
     ProcessState,
-    ReadyPod,
     RunningContainer,
     UnitDetail,
     UnitState,

@@ -62,3 +62,17 @@ def test_what_this_runtime_says_in_vain_is_named_before_kubelet_moves() -> None:
 )
 def test_which_program_is_asked(words: tuple[str, ...], executable: str, program: str) -> None:
     assert kubelet_program(words, executable) == program
+
+
+def test_pods_whose_requests_an_autoscaler_sets_are_named_where_kubelet_resizes_in_place() -> None:
+    pods = [f"default/{number}" for number in range(7)]
+    (found, _newer) = check_versions("1.33.1", "v0.9.2", autoscaled=pods, restarts=True, moves=True)
+    named = "a VerticalPodAutoscaler sets the requests of default/0, default/1"
+    assert named in found.message
+    assert found.message.endswith(" and 2 more")
+    (found,) = check_versions("1.32.1", "v0.9.2", autoscaled=pods, restarts=True, moves=True)
+    assert named not in found.message
+    assert (
+        "VerticalPodAutoscaler sets"
+        not in next(iter(check_versions("1.33.1", "v0.9.2", restarts=True, moves=True))).message
+    )

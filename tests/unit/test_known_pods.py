@@ -13,8 +13,9 @@ import pytest
 
 from installer.errors import StepFailedError
 from installer.model import paths
+from installer.model.containers import ReadyPod
 from installer.model.event import Event
-from installer.model.host import Part, ProcessState, ProxySnapshot, ReadyPod, UnitState
+from installer.model.host import Part, ProcessState, ProxySnapshot, UnitState
 from installer.model.limits import Limits
 from installer.model.names import Mode
 from installer.model.plan import Changes, Desired, Plan, Step, StepKind

@@ -30,7 +30,7 @@ from installer.host.ports import KnownDigest
 from installer.inputs.load import Request
 from installer.inputs.settings import KubeletSettings, Settings
 from installer.model import hold, paths
-from installer.model.containers import CgroupState, CpuResources
+from installer.model.containers import CgroupState, CpuResources, ReadyPod
 from installer.model.event import Event, silent
 from installer.model.fleet import PlannedWork
 from installer.model.history import HistoryEntry
@@ -952,6 +952,17 @@ def test_a_look_without_inputs_compares_with_what_was_installed(
         paths.FALLBACK_CONFIG
     ]
     assert not inspect(replace(given, inspect=True), node.fake.host).as_installed
+
+
+def test_a_plan_names_the_pods_whose_requests_an_autoscaler_sets(node: Node, payload: Path) -> None:
+    node.fake.kubelets = dict.fromkeys(("/usr/bin/kubelet", "/opt/bin/kubelet"), "1.36.2")
+    node.fake.cri.ready_pods = {
+        "1": ReadyPod("default/scaled", 0.0, autoscaled=True),
+        "2": ReadyPod("default/other", 0.0),
+    }
+    found = {each.code: each.message for each in inspect(request(payload), node.fake.host).plan.findings}
+    assert "sets the requests of default/scaled" in found["in-place-resize"]
+    assert "default/other" not in found["in-place-resize"]
 
 
 def test_what_versions_mean_is_said_when_kubelet_moves(node: Node, payload: Path) -> None:
