@@ -98,6 +98,7 @@ class Member(Kept):
     uid: str = ""  # of our Node; without it there is nothing to ask for
     canary: bool = False  # our Node has the label
     ready: bool = False  # kubelet reports that the node is Ready
+    joined: float = 0.0  # when our Node was created
     flips: bool = False  # a restart of this kubelet makes pods not Ready for a while
     unready: tuple[str, ...] | None = None  # the pods that the permit waits for; None: not known
     known: Mapping[str, Any] = field(default_factory=dict)  # what our Node says of us; empty: not known

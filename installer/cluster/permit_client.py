@@ -97,8 +97,8 @@ class PermitClient:
         try:
             state, path = self._read_state(work.generation), self._context.daemonset_path
             for _ in range(_MOVES):
-                now, labelled = self._now, self._request.canary
-                rollout = Rollout(state, self._me, work, self._rules, path, now, self._random, labelled)
+                now, given = self._now, (self._request.canary, self._request.joined)
+                rollout = Rollout(state, self._me, work, self._rules, path, now, self._random, *given)
                 move = rollout.next_move()
                 # A node that may not begin is not a canary, so this comes before the breaker is written.
                 if needs_successor and isinstance(move, TakePermit | WriteBreaker):

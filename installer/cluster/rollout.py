@@ -29,12 +29,16 @@ from installer.cluster.size import POLLS_PER_SECOND, FleetSize, all_poll_within,
 from installer.model.event import name_some
 from installer.model.fleet import FLEET, FleetRules, PlannedWork
 from installer.model.hold import PAUSE_ANNOTATION
+from installer.model.instant import plain_time
 from installer.model.jsontext import mapping_at, text_at
+from installer.model.window import judge_windows
 
 _GRANT_SECONDS = 7.0  # a waiting fleet asks once in twice that time for each permit there is
 _MANY = 11.0  # the same, at most, with many permits: one is often free, and is used for longer
 _SHORTEST = 4.0  # seconds until a node asks again
 
+_NEW_SECONDS = 3600.0  # a Node that is younger has just joined
+_NO_WINDOW = "the rollout's window is closed"
 _OTHERS_FIRST = "other nodes go first"
 _LOST = "every permit is dated years ahead; `cri-resmgr-installer rollout retry` deletes them"
 
@@ -134,6 +138,7 @@ class Rollout:
     now: float
     random: Callable[[], float]
     labelled: bool  # the Node of `me` has the label of canaries
+    joined: float = 0.0  # when the Node of `me` was created
 
     def next_move(self) -> Move:
         state = self.state
@@ -145,6 +150,8 @@ class Rollout:
         is_dated = state.is_counted or state.breaker is None or not self.work.removes
         if not (is_dated and state.knows_size(self.daemonset, self.now)):
             return Lookup.SIZE
+        if (closed := self._await_window()) is not None:
+            return closed
         move = self._pass_breaker() if self.work.begins else None
         move = move or (self._find_permit() if self.work.restarts_kubelet else TakePermit())
         # A size that another node has written down is enough to wait by, but not to begin by.
@@ -160,6 +167,28 @@ class Rollout:
         which all others wait, asks as often as in a small fleet."""
         pace = poll_seconds(1 if self.labelled else self.state.nodes)
         return Wait(why, detail, pace / 2, pace)
+
+    def _await_window(self) -> Wait | None:
+        """Wait for a window; None if one is open, or this work needs none. What the good generation needs
+        cannot wait, and a person waits for a removal."""
+        rules = self.rules
+        if not rules.window or not self.work.begins or self.work.removes or self._has_joined:
+            return None
+        found = judge_windows(rules.window, self.now)
+        if found.open:
+            return None
+        if found.fault:
+            return self._await_people(f"{_NO_WINDOW}: {found.fault}")
+        detail = f": it opens at {plain_time(found.until)}"
+        return Wait(_NO_WINDOW, detail, found.until - self.now, self._queue_spread)
+
+    @property
+    def _has_joined(self) -> bool:
+        """Whether the node is new: no maintenance to plan, but what it needs before it can be used."""
+        breaker = self.state.breaker
+        is_young = self.joined > self.now - _NEW_SECONDS
+        begun = breaker is not None and not breakers.is_forgotten(breaker, self.now)
+        return is_young or (breaker is not None and begun and self.joined > breaker.begun)
 
     # -- the circuit breaker ----------------------------------------------------------------------
 

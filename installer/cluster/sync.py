@@ -42,6 +42,7 @@ class SyncRequest:
     events: tuple[Mapping[str, Any], ...] = ()
     uid: str = ""  # of our Node
     canary: bool = False  # our Node has the label
+    joined: float = 0.0  # when our Node was created
     rules: FleetRules = DEFAULT_RULES
     begin: PlannedWork | None = None  # ask for a permit
     notes_pods: bool = False  # with the permit: which pods are Ready?
@@ -62,6 +63,7 @@ class NodeFacts:
     canary: bool = False
     ready: bool = False
     paused: bool | None = None  # None: not known
+    joined: float = 0.0  # when it was created
     flips: bool = False  # a restart of its kubelet makes its pods not Ready for a while
 
 

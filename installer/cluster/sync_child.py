@@ -31,6 +31,7 @@ from installer.cluster.pods import find_ready, find_unready, flips_pods, pods_pa
 from installer.cluster.sync import NodeFacts, Result, SyncReply, SyncRequest, WorkEnd
 from installer.errors import InvalidInputError
 from installer.model.fleet import PermitAnswer
+from installer.model.instant import parse_time
 from installer.model.jsontext import from_json, mapping_at, to_json
 
 _NOT_FOUND, _CONFLICT, _TOO_MANY = 404, 409, 429
@@ -212,6 +213,7 @@ def _facts_of(node: Answer, known: bool) -> NodeFacts:
         canary=mapping_at(node.metadata, "labels").get(RING) == CANARY,
         ready=condition_of(node.body, "Ready").get("status") == "True",
         paused=is_paused(node.metadata) if known else None,
+        joined=parse_time(node.metadata.get("creationTimestamp")),
         flips=flips_pods(node.body),
     )
 

@@ -51,7 +51,8 @@ def _with_report(request: SyncRequest, member: Member, *, reads: bool, reports: 
 
 def _with_permit(request: SyncRequest, member: Member, now: float) -> SyncRequest:
     """First report the end of the last work, and only then ask for more."""
-    request = replace(request, uid=member.uid, canary=member.canary, rules=member.rules)
+    request = replace(request, uid=member.uid, canary=member.canary, joined=member.joined)
+    request = replace(request, rules=member.rules)
     returned = member.held if member.is_spare and not member.awaits_ready else None
     if member.uid and (member.results or returned):
         end = _build_end(member, returned, now, knows_none=not member.held and not member.replaced)
@@ -134,7 +135,7 @@ def _take_node(before: Member, now: float, node: NodeFacts) -> Member:
             return before
         return replace(before, denied_since=min(now, before.denied_since), why=_HIDDEN)
     member = replace(before, uid=node.uid, canary=node.canary, ready=node.ready, flips=node.flips)
-    member = member.without_expired(now)
+    member = replace(member, joined=node.joined).without_expired(now)
     asks = not before.uid or member.results or (member.is_spare and not member.awaits_ready)
     return member.due_at(Due.PERMIT, now) if asks else member
 

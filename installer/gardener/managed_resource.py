@@ -92,10 +92,10 @@ class Renderer:
         entry: dict[str, object] = {"type": EXTENSION_TYPE}
         if install:
             entry["providerConfig"] = extension.provider_config
-        document = {
-            "kind": "Shoot",
-            "spec": {"kubernetes": {"version": shoot.version}, "extensions": [entry]},
-        }
+        begin, end = shoot.maintenance
+        window = {"timeWindow": {"begin": begin, "end": end}}
+        spec = {"kubernetes": {"version": shoot.version}, "extensions": [entry], "maintenance": window}
+        document = {"kind": "Shoot", "spec": spec}
         warnings: list[str] = []
         options = ManifestOptions(
             values=self.values,

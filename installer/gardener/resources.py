@@ -23,6 +23,7 @@ _ASKED = "gardener.cloud/timestamp"
 _FORCE = "confirmation.gardener.cloud/force-deletion"
 _MESSAGE = 1000  # characters
 _SIZE, _VALUES, _LEVELS = 256 << 10, 10_000, 20  # bytes, values and levels of a providerConfig
+_WINDOW = ("spec", "maintenance", "timeWindow")
 _TRUE = ("1", "t", "T", "true", "TRUE", "True")  # as Go's strconv.ParseBool, which Gardener reads it with
 
 
@@ -66,13 +67,15 @@ class Extension:
 
 @dataclass(frozen=True, slots=True)
 class Shoot:
-    """`failed`: Gardener has given it up until a person retries."""
+    """`failed`: Gardener has given it up until a person retries. `maintenance`: begin and end of its window,
+    as it writes them."""
 
     version: str
     hibernated: bool
     deleting: bool = False
     force_deletion: bool = False
     failed: bool = False
+    maintenance: tuple[str, str] = ("", "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +157,7 @@ def parse_cluster(given: Object) -> Shoot:
         deleting=bool(text_at(metadata, "deletionTimestamp")),
         force_deletion=text_at(metadata, "annotations", _FORCE) in _TRUE,
         failed=text_at(status, "lastOperation", "state") == "Failed",
+        maintenance=(text_at(shoot, *_WINDOW, "begin"), text_at(shoot, *_WINDOW, "end")),
     )
 
 

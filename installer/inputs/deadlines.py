@@ -48,5 +48,6 @@ def build_fleet_rules(settings: Settings) -> FleetRules:
         soak_seconds=float(rollout.soak_seconds),
         hold_seconds=2.0 * build_deadlines(settings).converge + _PERMIT_SLACK,
         pod_seconds=float(rollout.pod_ready_seconds),
+        window=tuple(each.window for each in rollout.window),
         successor=removal.successor_namespace if removal.successor == "nri" else "",
     )

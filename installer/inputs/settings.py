@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")  # they read the metadata of every distribution
 
@@ -23,6 +23,7 @@ from installer.inputs.reading import kind, read_input, reword, shown, suggest
 from installer.inputs.yaml_document import Document, KeyPath, parse_document
 from installer.model import paths
 from installer.model.jsontext import camel
+from installer.model.window import DAYS, Window, find_zone, has_zones
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
@@ -34,6 +35,9 @@ _VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _HEALTHZ_URL = re.compile(r"http://(\[[0-9A-Fa-f:]+\]|[0-9.]+|localhost)(?::([0-9]{1,5}))?(/[!-~]*)?")
 _SHARE = re.compile(r"[1-9][0-9]{0,8}|([1-9][0-9]?|100)%")
 _NAMESPACE = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
+_TIME, _ZONE = "([01][0-9]|2[0-3]):[0-5][0-9]", re.compile(r"[A-Z][A-Za-z0-9_+-]*(/[A-Za-z0-9_+-]+)*")
+_DAY_MINUTES = 24 * 60
+_SHORTEST_WINDOW = 10  # minutes: canaries work and are watched for some
 _PORT = "([1-9][0-9]{0,3}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5])"
 _LISTEN = re.compile(rf"((\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9.-]*):{_PORT})?")
 
@@ -158,6 +162,69 @@ class RemovalSettings(_Section):
         return name
 
 
+class RolloutWindow(_Section):
+    """When planned work may begin."""
+
+    days: list[Literal[DAYS]] = Field(default=list(DAYS), json_schema_extra={"minItems": 1})  # type: ignore[valid-type]
+    begins: str = Field(alias="from", json_schema_extra={"pattern": f"^{_TIME}$"})
+    ends: str = Field(alias="to", json_schema_extra={"pattern": f"^({_TIME}|24:00)$"})
+    time_zone: str = "UTC"
+
+    @field_validator("days")
+    @classmethod
+    def _check_days(cls, days: list[str]) -> list[str]:
+        if not days:
+            raise ValueError("must have a day: without one, the window never opens")
+        return days
+
+    @field_validator("begins", "ends")
+    @classmethod
+    def _check_time(cls, time: str, info: ValidationInfo) -> str:
+        if not re.fullmatch(_TIME, time) and not (time == "24:00" and info.field_name == "ends"):
+            raise ValueError("must be a time from 00:00 to 23:59")
+        return time
+
+    @field_validator("time_zone")
+    @classmethod
+    def _check_zone(cls, zone: str) -> str:
+        """A machine without time zone data believes a name; a node without it says so, and waits."""
+        try:
+            find_zone(zone)
+        except ValueError:
+            if has_zones() or not _ZONE.fullmatch(zone):
+                raise ValueError(
+                    "must be UTC, an offset such as +01:00, or a name such as Europe/Berlin"
+                ) from None
+        return zone
+
+    @field_validator("ends")
+    @classmethod
+    def _check_length(cls, ends: str, info: ValidationInfo) -> str:
+        begins = info.data.get("begins", "")
+        if begins and begins == ends:
+            raise ValueError(
+                "must differ from `from`: such a window never opens; 00:00 to 24:00 is a whole day"
+            )
+        if begins and (_minutes_of(ends) - _minutes_of(begins)) % _DAY_MINUTES in range(1, _SHORTEST_WINDOW):
+            raise ValueError(f"must be at least {_SHORTEST_WINDOW} minutes after `from`")
+        return ends
+
+    @property
+    def window(self) -> Window:
+        days = tuple(sorted({DAYS.index(day) for day in self.days}))
+        return Window(days, _minutes_of(self.begins), _minutes_of(self.ends), self.time_zone)
+
+
+def _minutes_of(time: str) -> int:
+    hours, _, minutes = time.partition(":")
+    return int(hours) * 60 + int(minutes)
+
+
+def _or_one_window(schema: dict[str, Any]) -> None:
+    several = {key: schema.pop(key) for key in ("type", "items")}
+    schema["anyOf"] = [several, several["items"]]
+
+
 class RolloutSettings(_Section):
     """How a change reaches a fleet."""
 
@@ -166,7 +233,13 @@ class RolloutSettings(_Section):
     order: Literal["canary", "any"] = "canary"
     soak_seconds: int = Field(default=300, ge=0, le=_DAY)
     pod_ready_seconds: int = Field(default=60, ge=0, le=600)
+    window: list[RolloutWindow] = Field(default=[], json_schema_extra=_or_one_window)
     refused: Literal["ready", "notReady"] = "notReady"
+
+    @field_validator("window", mode="before")
+    @classmethod
+    def _accept_one(cls, window: object) -> object:
+        return [window] if isinstance(window, dict) else window
 
     @field_validator("concurrent_restarts", "max_failures", mode="before")
     @classmethod
@@ -248,6 +321,8 @@ _SECTIONS = {
 }
 
 
+_KNOWN = {**_SECTIONS, "window": _fields(RolloutWindow)}
+
 _GONE: dict[tuple[int | str, ...], str] = {
     ("adopt",): "was renamed to takeOver",
     ("proxy", "strangers"): "was renamed to proxy.existingContainers",
@@ -260,7 +335,7 @@ _GONE: dict[tuple[int | str, ...], str] = {
 
 
 def _where(path: KeyPath, document: Document, name: str) -> str:
-    line = document.lines.get(path)
+    line = document.lines.get(path) or document.lines.get(tuple(part for part in path if part != "0"))
     return f" ({name}:{line})" if line else ""
 
 
@@ -280,10 +355,11 @@ def _sentence(detail: ErrorDetails) -> str:
     if detail["type"] in ("extra_forbidden", "invalid_key"):
         if gone := _GONE.get(detail["loc"]):
             return gone
-        *section, key = map(str, detail["loc"])
-        return (
-            f"unknown key; {_suggest(key, _SECTIONS.get(section[0], ()) if section else _fields(Settings))}"
-        )
+        *above, key = map(str, detail["loc"])
+        section = next((each for each in reversed(above) if not each.isdecimal()), "")
+        return f"unknown key; {_suggest(key, _KNOWN.get(section, ()) if above else _fields(Settings))}"
+    if detail["type"] == "missing":
+        return "must be given"
     if value is None:
         return "has no value; leave the key out for its default"
     if detail["type"] == "model_type":

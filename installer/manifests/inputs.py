@@ -92,7 +92,7 @@ def load_inputs(options: ManifestOptions, warn: Callable[[str], None]) -> Manife
         [_gardener_defaults(options, files, provided.version), *files, _read_command_line(options)]
     )
     agent = mapping_at(merged.data, "agent").get("enabled") is True
-    given = _complete_settings(merged.data.get("settings"), options, agent=agent)
+    given = _complete_settings(merged.data.get("settings"), options, provided.window, agent=agent)
     settings, faults = _check_settings(given)
     faults += _config_faults(merged.data.get("configs"))
     faults += _combined_faults(merged.data, given)
@@ -176,11 +176,13 @@ def _merge(sources: Iterable[Source]) -> Source:
     return Source(data, places)
 
 
-def _complete_settings(given: object, options: ManifestOptions, *, agent: bool) -> Any:
+def _complete_settings(
+    given: object, options: ManifestOptions, window: Mapping[str, str] | None, *, agent: bool
+) -> Any:
     """Return the settings as the operator wrote them, with the mode of the command line. Unless the
     operator says otherwise, with a ManagedResource the pods clean up when they end, because Gardener
-    uninstalls by deleting the objects; and an `agent` that comes with the manifests shares no directory
-    with the relay."""
+    uninstalls by deleting the objects; planned work waits for the `window` of a Shoot; and an `agent` that
+    comes with the manifests shares no directory with the relay."""
     if not (given is None or isinstance(given, Mapping)):
         return given
     settings = {key: value for key, value in (given or {}).items() if value is not None}
@@ -189,6 +191,9 @@ def _complete_settings(given: object, options: ManifestOptions, *, agent: bool) 
     removal = settings.get("removal", {})
     if options.managed_resource and settings.get("mode") != "remove" and isinstance(removal, dict):
         settings["removal"] = {"onTermination": "auto", **removal}
+    rollout = settings.get("rollout", {})
+    if window and settings.get("mode") != "remove" and isinstance(rollout, dict):
+        settings["rollout"] = {"window": dict(window), **rollout}
     proxy = settings.get("proxy", {})
     if agent and isinstance(proxy, dict) and proxy.get("agent") != "disabled":
         settings["proxy"] = {"agentSockets": "own", **proxy}

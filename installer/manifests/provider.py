@@ -18,6 +18,7 @@ from installer.errors import InvalidInputError
 from installer.inputs.reading import kind, shown, suggest
 from installer.inputs.yaml_document import KeyPath
 from installer.manifests.image_vector import read_vector
+from installer.manifests.maintenance import read_time_window
 from installer.manifests.sources import Source, parse_mapping, read_file
 
 EXTENSION_TYPE = "cri-resmgr-extension"
@@ -38,12 +39,13 @@ _OBJECT_KEYS = ("metadata", "spec", "data", "items")
 class Provided:
     """`sources`: later ones override earlier ones; as in Gardener, a Shoot overrides a
     ControllerDeployment. `version` is the Shoot's Kubernetes version: major and minor number, None if it is
-    not known."""
+    not known, `window` its maintenance window as one of a rollout's."""
 
     sources: tuple[Source, ...] = ()
     warnings: tuple[str, ...] = ()
     from_shoot: bool = False
     version: tuple[int, int] | None = None
+    window: Mapping[str, str] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +83,7 @@ def load_provider_configs(
     sources = (*own, *(reader.read(part, str(arch or "amd64")) for part in parts))
     if reader.faults:
         raise InvalidInputError(reader.faults)
-    return Provided(sources, tuple(reader.warnings), bool(reader.shoot), reader.version)
+    return Provided(sources, tuple(reader.warnings), bool(reader.shoot), reader.version, reader.window)
 
 
 @dataclass(slots=True)
@@ -91,6 +93,7 @@ class _Reader:
     warnings: list[str] = field(default_factory=list)
     shoot: str = ""  # the place of the Shoot, once one is found
     version: tuple[int, int] | None = None
+    window: Mapping[str, str] | None = None
 
     def find_all(self, path: Path) -> list[_Part]:
         found: list[_Part] = []
@@ -144,6 +147,7 @@ class _Reader:
         self.shoot = document.place(("kind",)) or "the API server"
         version = _at(document.data, ("spec", "kubernetes", "version"))
         match = re.match(r"(\d{1,3})\.(\d{1,3})\.\d", str(version)[:20])
+        self.window = read_time_window(_at(document.data, ("spec", "maintenance", "timeWindow")))
         self.version = (int(match[1]), int(match[2])) if match else None
         path = ("spec", "extensions")
         entries = _at(document.data, path)

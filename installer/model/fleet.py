@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from installer.model.window import Window
+
 FLEET = "fleet"
 """The Lease of the whole fleet, in the rollout's namespace."""
 SIZE = "cri-resource-manager.intel.com/size"
@@ -46,6 +48,7 @@ class FleetRules:
     soak_seconds: float = 300.0
     hold_seconds: float = 814.0  # the longest that one permitted pass may take
     pod_seconds: float = 60.0  # the longest that a permit waits for the pods of its node to be Ready again
+    window: tuple[Window, ...] = ()  # in which a generation may begin on further nodes; none: always
     successor: str = ""  # the namespace of the NRI plugin that is to follow cri-resmgr; empty: none follows
 
 

@@ -95,6 +95,16 @@ class Generation:
 
 
 @dataclass(frozen=True, slots=True)
+class WindowView:
+    """Whether a window is open in which a generation may begin, and until when that stays so: a time as the
+    API writes it, empty if it never changes. `fault`: why nobody knows."""
+
+    open: bool
+    until: str = ""
+    fault: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Rollout:
     """The rollout of one DaemonSet. `waiting`: how many nodes have no available pod; `outdated`: how many
     pods are still to be replaced; `unreported`: none of the new ones has said what is wanted. `paused`: why a
@@ -102,7 +112,8 @@ class Rollout:
     since when, of `limit` at once. `unreadable`: circuit breakers of wanted generations that cannot be
     parsed. `void`: permits that no node works with, or can have taken by the rules, and why; `blocked`: these
     are all that there may be. `fault`: why its Leases cannot be read. `awaited`: the nodes that are not done,
-    and why; `stuck`: none of them continues before a person has fixed one."""
+    and why; `stuck`: none of them continues before a person has fixed one. `window`: None if there is
+    none."""
 
     daemon_set: str
     nodes: int
@@ -117,6 +128,7 @@ class Rollout:
     fault: str = ""
     outdated: int = 0
     unreported: bool = False
+    window: WindowView | None = None
     mode: Mode = Mode.INSTALL
     awaited: tuple[NodeGroup, ...] = ()
     stuck: bool = False

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from pydantic import ValidationError
@@ -29,6 +30,7 @@ from installer.operator.rollout_view import (
     find_pause,
     read_leases,
     to_retry,
+    view_window,
 )
 
 
@@ -47,7 +49,8 @@ def see_rollouts(
         try:
             rules = _read_rules(api, installed)
             leases = read_leases(_list_leases(api, installed), api.now(), rules)
-            rollouts.append(build_rollout(installed, leases, rules, nodes))
+            rollout = build_rollout(installed, leases, rules, nodes)
+            rollouts.append(replace(rollout, window=view_window(installed.mode, rules, api.now())))
         except ApiError as error:
             name = f"{installed.namespace}/{installed.name}"
             rollouts.append(Rollout(name, 0, 0, None, (), 0, mode=installed.mode, fault=cut_line(str(error))))

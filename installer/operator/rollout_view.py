@@ -15,7 +15,16 @@ from installer.model.daemon import Phase
 from installer.model.fleet import FLEET, REMOVAL, FleetRules
 from installer.model.instant import parse_time, plain_time
 from installer.model.names import Mode
-from installer.model.overview import Generation, NodeHealth, NodeView, Progress, Rollout, group_nodes
+from installer.model.overview import (
+    Generation,
+    NodeHealth,
+    NodeView,
+    Progress,
+    Rollout,
+    WindowView,
+    group_nodes,
+)
+from installer.model.window import judge_windows
 from installer.operator.inventory import Installed
 from installer.operator.kube_objects import Object, text_at
 
@@ -152,6 +161,14 @@ def build_rollout(
     )
 
 
+def view_window(mode: Mode, rules: FleetRules, now: float) -> WindowView | None:
+    """A removal waits for none."""
+    if not rules.window or mode is Mode.REMOVE:
+        return None
+    found = judge_windows(rules.window, now)
+    return WindowView(found.open, plain_time(found.until) if found.until else "", found.fault)
+
+
 def _build_generation(
     breaker: Breaker, why_stopped: str, rules: FleetRules, nodes: Collection[NodeView], current: bool
 ) -> Generation:
@@ -201,7 +218,8 @@ def see_progress(nodes: Collection[NodeView], rollouts: Sequence[Rollout], now: 
     done = sorted(
         at for at in (parse_time(node.changed) for node in nodes if node.changed) if since < at <= now
     )
-    if len(done) < _FEWEST or now <= done[0] or any(each.is_stopped for each in rollouts):
+    waits = any(each.is_stopped or (each.window and not each.window.open) for each in rollouts)
+    if len(done) < _FEWEST or now <= done[0] or waits:
         return Progress(waiting, len(working) - waiting, outdated)
     pace = len(done) / (now - done[0])
     return Progress(waiting, len(working) - waiting, outdated, round(pace * 3600), round(left / pace))

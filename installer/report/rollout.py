@@ -8,7 +8,7 @@ from typing import TextIO
 from installer.model.event import name_some
 from installer.model.jsontext import to_camel
 from installer.model.names import Mode
-from installer.model.overview import Generation, NodeGroup, Rollout
+from installer.model.overview import Generation, NodeGroup, Rollout, WindowView
 from installer.report.terminal import BOLD, RED, YELLOW, one_line, paint, pick, wants_color, write_json
 
 _SCHEMA = 1
@@ -68,6 +68,8 @@ def rollout_lines(rollout: Rollout, color: bool = False) -> Iterator[str]:
     if rollout.paused is not None:
         what = f"  paused: {one_line(rollout.paused) or 'no reason given'} (`rollout resume` ends it)"
         yield paint(what, YELLOW, color)
+    if rollout.window is not None:
+        yield f"  window: {_describe_window(rollout.window)}"
     held = name_some([f"{one_line(node)} since {since}" for node, since in rollout.permits])
     yield f"  permits: {len(rollout.permits)} of {rollout.limit} in use{f': {held}' if held else ''}"
     for why in dict.fromkeys(rollout.void.values()):
@@ -82,6 +84,14 @@ def rollout_lines(rollout: Rollout, color: bool = False) -> Iterator[str]:
         yield f"  earlier generations: {name_some(earlier)}"
     for name in rollout.unreadable:
         yield paint(f"  Lease {one_line(name)} cannot be parsed: `rollout retry` deletes it", RED, color)
+
+
+def _describe_window(window: WindowView) -> str:
+    if window.fault:
+        return f"closed, because {one_line(window.fault)}"
+    if window.open:
+        return f"open until {window.until}" if window.until else "always open"
+    return f"closed; it opens at {window.until}, and no generation begins on another node before"
 
 
 def _generation_lines(generation: Generation, color: bool) -> Iterator[str]:

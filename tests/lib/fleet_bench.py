@@ -159,12 +159,14 @@ class Node:
         self.held = PermitAnswer()
         self.uid = f"uid-{name}"
         self.skew = 0.0
+        self.joined = 0.0
         store.node(name, canary=canary)
 
     def _ask(self) -> PermitClient:
         name = "cri-resmgr-installer"
         context = PodContext("", 0, "", self.name, "", "kube-system", name, rollout_namespace=NAMESPACE)
-        order = SyncRequest(context, uid=self.uid, canary=self.canary, rules=self.rules)
+        order = SyncRequest(context, uid=self.uid, canary=self.canary, joined=self.joined)
+        order = replace(order, rules=self.rules)
         return PermitClient(order, self.store, lambda: self.store.now + self.skew, self.random.random)
 
     def begin(self, work: PlannedWork = NEW) -> PermitAnswer:

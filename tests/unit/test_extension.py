@@ -9,6 +9,7 @@ How it goes from one to the next is tested with API servers (tests/contract/test
 
 from __future__ import annotations
 
+import base64
 import json
 import sys
 from contextlib import suppress
@@ -235,3 +236,13 @@ if __name__ == "__main__":
         begin = text.partition("decided:")[0]
         block = dump({"decided": told(load(each))})
         (CASES / "situations" / f"{each}.yaml").write_text(begin + block)
+
+
+def test_the_maintenance_window_of_the_shoot_is_that_of_its_rollouts() -> None:
+    window = {"begin": "220000+0100", "end": "230000+0100"}
+    spec = {"kubernetes": {"version": "1.31.2"}, "maintenance": {"timeWindow": window}}
+    shoot = parse_cluster({"spec": {"shoot": {"spec": spec}}})
+    for mode, has in ((Mode.INSTALL, True), (Mode.REMOVE, False)):
+        rendered = RENDERER.render(parse_extension({}), shoot, mode)
+        text = base64.b64decode(rendered.secret["data"]["objects.yaml"]).decode()
+        assert ("from: " in text and "+01:00" in text) is has

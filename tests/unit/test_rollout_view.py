@@ -6,6 +6,7 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,14 +16,14 @@ from installer.cluster.leases import Permit, build_permit
 from installer.model.daemon import Phase
 from installer.model.fleet import FleetRules
 from installer.model.names import COMPONENTS, STATUS, Mode
-from installer.model.overview import NodeHealth, NodeView, Rollout
-from installer.operator.api import DAEMON_SETS, LEASES, NODES, PODS, KubeApi, Page, Resource
+from installer.model.overview import NodeHealth, NodeView, Rollout, WindowView
+from installer.operator.api import CONFIG_MAPS, DAEMON_SETS, LEASES, NODES, PODS, KubeApi, Page, Resource
 from installer.operator.homes import CLUSTER_ROLE_BINDINGS
 from installer.operator.inventory import Installed, find_installations
 from installer.operator.judge import judge_nodes
 from installer.operator.rollout import see_rollouts
 from installer.operator.rollout_view import build_rollout, read_leases
-from installer.report.rollout import print_rollouts
+from installer.report.rollout import print_rollouts, rollout_json
 from tests.lib.rules import rule
 
 NOW = 1_800_000_000.0
@@ -135,8 +136,8 @@ class Objects(KubeApi):
     def _is_in(found: dict[str, Any], namespace: str) -> bool:
         return not namespace or found["metadata"].get("namespace") == namespace
 
-    def get(self, *_: object) -> Any:
-        raise AssertionError
+    def get(self, resource: Resource, namespace: str, name: str) -> Any:
+        return next(each for each in self._found[resource] if each["metadata"]["name"] == name)
 
 
 def pod(mode: Mode, created: int, ready: bool, revision: str = "", **more: Any) -> dict[str, Any]:
@@ -354,3 +355,40 @@ def test_what_an_earlier_pod_has_said_is_not_what_its_successor_lacks() -> None:
     assert (seen.health, seen.phase, seen.generation) == (NodeHealth.TROUBLE, "", "ab")
     assert "ImagePullBackOff" in seen.reason
     assert "masked" not in seen.reason
+
+
+def settings_map(window: str) -> dict[str, Any]:
+    return {
+        "metadata": {"name": "settings", "namespace": "ours"},
+        "data": {"settings.yaml": f"rollout: {{window: {window}}}"},
+    }
+
+
+@rule("R13")
+@pytest.mark.parametrize(
+    ("window", "mode", "says"),
+    [  # NOW is 2027-01-15T08:00:00Z, a Friday
+        ("{from: 22:00, to: 06:00}", Mode.INSTALL, "window: closed; it opens at 2027-01-15T22:00:00Z"),
+        ("{from: 07:00, to: 09:00}", Mode.INSTALL, "window: open until 2027-01-15T09:00:00Z"),
+        ("{days: [Sat], from: 07:00, to: 09:00}", Mode.INSTALL, "it opens at 2027-01-16T07:00:00Z"),
+        ("{from: 00:00, to: 24:00}", Mode.INSTALL, "window: always open"),
+        ("{from: 22:00, to: 06:00}", Mode.REMOVE, ""),
+    ],
+)
+def test_rollout_status_says_when_the_window_opens(window: str, mode: Mode, says: str) -> None:
+    what = daemon_set(mode)
+    volume = {"name": "settings", "configMap": {"name": "settings"}}
+    what["spec"]["template"]["spec"]["volumes"] = [volume]
+    api = Objects({DAEMON_SETS: [what], CONFIG_MAPS: [settings_map(window)]})
+    code, text = said(*see_rollouts(api, find_installations(api, "ours"), ()))
+    assert code == 0  # nothing is wrong
+    assert says in text
+    assert ("window:" in text) is bool(says)
+
+
+def test_machines_read_the_window_and_a_zone_that_is_not_known_is_said() -> None:
+    seen = replace(view(GOOD), window=WindowView(False, "2027-01-15T22:00:00Z"))
+    assert rollout_json(seen)["window"] == {"open": False, "until": "2027-01-15T22:00:00Z", "fault": ""}
+    assert rollout_json(view(GOOD))["window"] is None
+    lost = replace(seen, window=WindowView(False, fault="there is no data of the time zone Mars/X"))
+    assert "window: closed, because there is no data of the time zone Mars/X" in said(lost)[1]

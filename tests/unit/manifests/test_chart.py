@@ -185,7 +185,12 @@ MORE: tuple[Object, ...] = (
     {"settings": {"kubelet": {"settleSeconds": 61, "guardSeconds": 3, "startTimeoutSeconds": 121}}},
     {
         "settings": {
-            "rollout": {"soakSeconds": 0, "maxFailures": 3, "podReadySeconds": 0},
+            "rollout": {
+                "soakSeconds": 0,
+                "maxFailures": 3,
+                "podReadySeconds": 0,
+                "window": {"days": ["Sat"], "from": "22:00", "to": "06:00", "timeZone": "Europe/Berlin"},
+            },
             "status": {"listen": ":9464"},
         }
     },

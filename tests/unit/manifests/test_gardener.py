@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from installer.gardener.registration import render_registration
-from installer.manifests import ManifestOptions
+from installer.manifests import ManifestOptions, render_manifests
 from tests.unit.manifests.gardener_files import NONE, READ, SHOOT, Given, managed
 from tests.unit.manifests.rendering import IMAGE, objects, pod_of, rendered, the
 
@@ -227,3 +227,51 @@ def test_everything_that_is_wrong_is_said_at_once(given: Given, tmp_path: Path) 
     values.write_text("- a\n")
     found = given.faults("kind: Pod\nspec: {}\n", "configs: [\n", values=values)
     assert [fault.partition(":")[0] for fault in found] == ["values.yaml", "kind", "b.yaml"]
+
+
+def window_of(given: Given, window: object) -> object:
+    """The window in the settings of the pods of a Shoot with this maintenance.timeWindow."""
+    spec = {"extensions": [{"type": "cri-resmgr-extension"}], "maintenance": {"timeWindow": window}}
+    found = given.render(yaml.safe_dump({"kind": "Shoot", "spec": spec}))
+    settings = next(
+        each["data"]["settings.yaml"] for each in found if "settings.yaml" in each.get("data", {})
+    )
+    return yaml.safe_load(settings).get("rollout", {}).get("window")
+
+
+@pytest.mark.parametrize(
+    ("begin", "end", "window"),
+    [
+        ("220000+0100", "230000+0100", {"from": "22:00", "to": "23:00", "timeZone": "+01:00"}),
+        ("233000+0000", "003000+0000", {"from": "23:30", "to": "00:30", "timeZone": "+00:00"}),
+        ("220000-0330", "040000+0000", {"from": "22:00", "to": "00:30", "timeZone": "-03:30"}),
+        ("220000+0100", "220000+0100", None),
+        ("22:00", "23:00", None),
+        (None, {"a": 1}, None),
+    ],
+)
+def test_planned_work_waits_for_the_maintenance_window_of_the_shoot(
+    begin: object, end: object, window: object, given: Given
+) -> None:
+    assert window_of(given, {"begin": begin, "end": end}) == window
+
+
+@pytest.mark.parametrize("window", [None, "nights", [], {}])
+def test_a_shoot_without_a_maintenance_window_has_none(window: object, given: Given) -> None:
+    assert window_of(given, window) is None
+
+
+@pytest.mark.parametrize("window", [[], {"from": "01:00", "to": "02:00"}])
+def test_the_operator_of_the_landscape_may_give_another_window(tmp_path: Path, window: object) -> None:
+    values, shoot = tmp_path / "values.yaml", tmp_path / "shoot.yaml"
+    values.write_text(
+        yaml.safe_dump({"images": {"installer": "i:1"}, "settings": {"rollout": {"window": window}}})
+    )
+    begin_end = {"begin": "220000+0100", "end": "230000+0100"}
+    spec = {"extensions": [{"type": "cri-resmgr-extension"}], "maintenance": {"timeWindow": begin_end}}
+    shoot.write_text(yaml.safe_dump({"kind": "Shoot", "spec": spec}))
+    found = objects(render_manifests(ManifestOptions(values=values, provider_configs=(shoot,))))
+    settings = next(
+        each["data"]["settings.yaml"] for each in found if "settings.yaml" in each.get("data", {})
+    )
+    assert yaml.safe_load(settings)["rollout"]["window"] == window
