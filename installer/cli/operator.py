@@ -28,7 +28,8 @@ _PENDING = 3
 def run_report(arguments: argparse.Namespace, options: Options) -> int:
     """Show every node. Raises InstallerError."""
     with _cluster(arguments) as api:
-        from installer.operator.inventory import find_installations
+        from installer.model.overview import NodeHealth
+        from installer.operator.inventory import describe_unproven, find_installations
         from installer.operator.judge import judge_nodes
         from installer.operator.rollout import see_rollouts
         from installer.operator.rollout_view import see_progress
@@ -36,8 +37,10 @@ def run_report(arguments: argparse.Namespace, options: Options) -> int:
 
         installations = find_installations(api, arguments.namespace, arguments.name)
         if not installations and (arguments.namespace or arguments.name):
-            raise _not_found(arguments)
+            raise _not_found(api, arguments)
         overview = judge_nodes(api, installations, arguments.name)
+        if not arguments.namespace and (not installations or NodeHealth.DIRTY in overview.counts):
+            overview = replace(overview, unproven=describe_unproven(api, arguments.name))
         rollouts = see_rollouts(api, installations, overview.nodes)
         progress = see_progress(overview.nodes, rollouts, api.now())
         overview = replace(overview, rollouts=rollouts, progress=progress)
@@ -55,7 +58,7 @@ def run_rollout(arguments: argparse.Namespace, options: Options) -> int:
 
         installations = find_installations(api, arguments.namespace, arguments.name)
         if not installations:
-            raise _not_found(arguments)
+            raise _not_found(api, arguments)
         if arguments.action == "status":
             nodes = judge_nodes(api, installations, arguments.name).nodes
             rollouts = rollout.see_rollouts(api, installations, nodes)
@@ -167,8 +170,12 @@ def _print(document: Mapping[str, object], text: str, report: Sequence[Entry], o
     return _PENDING if any(entry.grade == "lost" for entry in report) else 0
 
 
-def _not_found(arguments: argparse.Namespace) -> InvalidInputError:
-    """Name what a person has asked for, which may be misspelt."""
+def _not_found(api: KubeClient, arguments: argparse.Namespace) -> InvalidInputError:
+    """Name what a person has asked for, which may be misspelt. Raises ApiError."""
+    from installer.operator.inventory import describe_unproven
+
+    if not arguments.namespace and (unproven := describe_unproven(api, arguments.name)):
+        return InvalidInputError([unproven], "if one is yours, give its --namespace")
     options = {"--name": arguments.name, "--namespace": arguments.namespace}
     given = " ".join(f"{option} {value}" for option, value in options.items() if value)
     missing = f"no DaemonSet of cri-resmgr-installer was found{given and f' with {given}'}"

@@ -158,7 +158,7 @@ class Progress:
 class Overview:
     """A fleet at one moment. `others`: how many nodes no DaemonSet selects, and have none of our annotations;
     or another installation does. `time` is the API server's. `progress`: None while there is nothing to
-    do."""
+    do. `unproven`: what nobody can tell from an installation, in a sentence; empty if nothing is."""
 
     time: str
     installations: tuple[FleetInstallation, ...]
@@ -166,6 +166,7 @@ class Overview:
     others: int = 0
     rollouts: tuple[Rollout, ...] = ()
     progress: Progress | None = None
+    unproven: str = ""
 
     @property
     def counts(self) -> Mapping[NodeHealth, int]:
@@ -174,8 +175,10 @@ class Overview:
 
     @property
     def well(self) -> bool:
-        """Whether no node needs a person, none is at work or will be, and no rollout is unknown."""
-        at_rest = self.progress is None and not any(each.fault for each in self.rollouts)
+        """Whether no node needs a person, none is at work or will be, and no rollout and no installation is
+        unknown."""
+        known = not self.unproven and not any(each.fault for each in self.rollouts)
+        at_rest = self.progress is None and known
         return at_rest and set(self.counts) <= {NodeHealth.WELL, NodeHealth.PAUSED}
 
 

@@ -32,8 +32,9 @@ class Home:
 
 
 def find_homes(api: KubeApi) -> Mapping[str, Home]:
-    """Return the home of each instance. Raises ApiError."""
-    homes = dict[str, Home]()
+    """Return the home of each instance. A ClusterRoleBinding of another name than its instance counts as
+    well, for a person may have renamed it; after the one that has it. Raises ApiError."""
+    homes, renamed = dict[str, Home](), dict[str, str]()
     for binding in api.list_objects(CLUSTER_ROLE_BINDINGS, f"{NAME_LABEL} in ({','.join(NAMES)})"):
         metadata = mapping_at(binding, "metadata")
         name, instance = text_at(metadata, "name"), text_at(metadata, "labels", INSTANCE_LABEL)
@@ -42,6 +43,11 @@ def find_homes(api: KubeApi) -> Mapping[str, Home]:
             homes[instance] = Home(home.namespace, text_at(metadata, "annotations", CONFIG_NAMESPACE))
         elif name == instance:
             homes[instance] = Home(_namespace_of(binding, name), home.configs)
+        elif instance and (namespace := _namespace_of(binding, instance)):
+            renamed.setdefault(instance, namespace)
+    for instance, namespace in renamed.items():
+        home = homes.get(instance, Home())
+        homes[instance] = Home(home.namespace or namespace, home.configs)
     return homes
 
 

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from installer.errors import InvalidInputError
+from installer.model.event import name_some
 from installer.model.names import (
     COMPONENT_LABEL,
     INSTANCE_LABEL,
@@ -117,11 +118,18 @@ def _lives(installed: Installed, place: str, homes: Mapping[str, Home]) -> bool:
     return place == home and installed.name in own
 
 
-def find_unproven(api: KubeApi, instance: str) -> tuple[str, ...]:
-    """Return the DaemonSets of all namespaces with our labels, as NAMESPACE/NAME: for a message where no
-    ClusterRoleBinding says which one is ours, and none is in kube-system. Raises ApiError."""
+def describe_unproven(api: KubeApi, instance: str = "") -> str:
+    """Name the DaemonSets with our labels that no ClusterRoleBinding proves to be ours, of instances that
+    have none; empty if there are none. Only for messages. Raises ApiError."""
+    homes = find_homes(api)
     found = map(read_installed, api.list_objects(DAEMON_SETS, our_selector(instance)))
-    return tuple(cut_line(f"{each.namespace}/{each.name}") for each in found if each is not None)
+    unproven = [
+        each
+        for each in found
+        if each and not (homes.get(each.instance, Home()).namespace or _lives(each, each.namespace, homes))
+    ]
+    named = name_some([cut_line(f"{each.namespace}/{each.name}") for each in unproven])
+    return named and f"no ClusterRoleBinding says whose they are, so anyone may have created {named}"
 
 
 def removal_name(name: str) -> str:

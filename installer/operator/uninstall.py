@@ -25,12 +25,12 @@ from installer.operator.inventory import (
     Installed,
     Owned,
     delete_owned,
+    describe_unproven,
     find_adjustments,
     find_agents_other_user,
     find_installations,
     find_instance,
     find_release,
-    find_unproven,
     removal_name,
     take_inventory,
 )
@@ -160,12 +160,9 @@ def _find_sets(api: KubeApi, instance: str, namespace: str) -> tuple[Installed, 
             f"give --namespace {home}, or none",
         )
     found = find_installations(api, namespace, instance)
-    unproven = () if home or namespace or found else find_unproven(api, instance)
+    unproven = "" if home or namespace or found else describe_unproven(api, instance)
     if unproven:
-        raise InvalidInputError(
-            [f"there is no ClusterRoleBinding {instance}, so anyone may have created {name_some(unproven)}"],
-            "if the DaemonSet is yours, give its --namespace",
-        )
+        raise InvalidInputError([unproven], "if one is yours, give its --namespace")
     return found
 
 

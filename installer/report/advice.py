@@ -52,6 +52,7 @@ _BY_HEALTH = {
         f"{_FLEET}see-every-node",
     ),
     NodeHealth.DIRTY: Advice(
+        "if it is to be served, apply the manifests again, with their ClusterRoleBinding; if not, "
         "`cri-resmgr-installer manifests --mode remove --nodes NODE | kubectl apply -f -`, with your "
         "--values, cleans it; then `cri-resmgr-installer uninstall` removes the rest",
         "docs/operations.md#uninstalling",

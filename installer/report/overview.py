@@ -63,6 +63,8 @@ def summarise(overview: Overview) -> str:
     counts = {health: count for health, count in overview.counts.items() if health is not NodeHealth.WELL}
     said = ", ".join(f"{count} {health}" for health, count in counts.items())
     rest = f"{overview.counts.get(NodeHealth.WELL, 0)} of {len(overview.nodes)} nodes are well"
+    if not overview.installations and overview.unproven:
+        return f"UNKNOWN: {overview.unproven}; if one is yours, give its --namespace"
     if not overview.installations and not overview.nodes:
         return "not installed: no DaemonSet of cri-resmgr-installer was found, and no node reports it"
     if any(each.is_stopped for each in overview.rollouts):
@@ -80,10 +82,12 @@ def _head(overview: Overview, color: bool) -> Iterator[str]:
     words = summarise(overview)
     tone = {"WELL": GREEN, "AT WORK": YELLOW}.get(words.partition(":")[0], RED)
     yield paint(words, tone, color)
+    if overview.installations and overview.unproven:
+        yield one_line(f"{overview.unproven}; if one is yours, `report` with its --namespace shows its nodes")
     for each in overview.installations:
         what = f"{each.namespace}/{each.name}, mode {each.mode}, image {each.image}"
         yield paint(one_line(what), BOLD, color)
-    if not overview.installations and overview.nodes:
+    if not overview.installations and overview.nodes and not overview.unproven:
         yield "no DaemonSet of cri-resmgr-installer was found"
     for rollout in overview.rollouts:
         if rollout.is_stopped or rollout.permits or rollout.fault or overview.progress:
@@ -149,6 +153,7 @@ def overview_json(overview: Overview) -> Mapping[str, object]:
         "summary": summarise(overview),
         "counts": {health.value: count for health, count in overview.counts.items()},
         "others": overview.others,
+        "unproven": overview.unproven,
         "rollouts": [rollout_json(each) for each in overview.rollouts],
         "progress": overview.progress
         and {"summary": describe_progress(overview.progress), **to_camel(overview.progress)},

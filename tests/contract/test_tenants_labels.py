@@ -186,6 +186,39 @@ def test_a_daemon_set_that_nothing_proves_is_named_and_left(begin: Begin) -> Non
     assert Name(DAEMON_SETS, TENANT, INSTALLER) in world.server.objects
 
 
+@pytest.mark.parametrize("annotated", [True, False])
+def test_a_report_without_proof_calls_no_node_left_over(begin: Begin, annotated: bool) -> None:
+    """It called the nodes deselected, and advised to clean them; or the cluster not installed, and well."""
+    world = begin(n1="ready")
+    world.server.delete(BINDING)
+    if not annotated:
+        world.fleet.played.clear()
+        world.server.patch(node("n1"), {"metadata": {"annotations": None}})
+    shown = world.run(verb="report")
+    assert shown.returncode == 3
+    assert "UNKNOWN: no ClusterRoleBinding says whose they are" in shown.stdout
+    assert f"anyone may have created resources/{INSTALLER}" in shown.stdout
+    assert "give its --namespace" in shown.stdout
+    if annotated:
+        assert "apply the manifests again, with their ClusterRoleBinding" in shown.stdout
+    status = world.run("status", verb="rollout")
+    assert status.returncode == 2
+    assert f"resources/{INSTALLER}" in status.stderr
+
+
+def test_a_binding_that_a_person_has_renamed_proves_as_well(begin: Begin) -> None:
+    world = begin(n1="ready")
+    body = world.server.get(BINDING)
+    world.server.delete(BINDING)
+    metadata = {"name": "platform-resmgr", "labels": body["metadata"]["labels"]}
+    kept = {key: body[key] for key in ("roleRef", "subjects")}
+    world.server.create(BINDING.kind, "", {"metadata": metadata, **kept})
+    assert world.run(verb="report").returncode == 0
+    assert world.run("--yes").returncode == 0
+    assert world.fleet.removed == {"n1"}
+    assert Name(BINDING.kind, "", "platform-resmgr") not in world.server.objects
+
+
 def test_pods_in_the_namespace_of_ours_count_only_if_our_daemon_set_owns_them(begin: Begin) -> None:
     world = begin(n1="ready")
     theirs = world.server.get(squat(world, "elsewhere")[0])
