@@ -39,6 +39,7 @@ class Fleet:
 
     def __init__(self, **played: str) -> None:
         self.server = KubeServer()
+        self.server.keeps_pods = True
         self.played = {name.replace("_", "-"): how for name, how in played.items()}
         self._stop = threading.Event()
         self.removed: set[str] = set()  # nodes that a removal has cleaned

@@ -147,6 +147,9 @@ class KubeServer:
         self.faults: list[Fault] = []
         self.unknown = {"monitoring.coreos.com"}  # groups that nobody has installed
         self.version = 1000
+        self.keeps_pods = (
+            False  # without their owner, too: what plays the nodes ends them, but on silent ones
+        )
         self.patience = 300.0  # seconds: on a machine that has much else to do
         self._uids: set[str] = set()  # of what is there
         self._history: list[_Event] = []
@@ -403,8 +406,8 @@ class KubeServer:
     def _collect(self, key: Name) -> None:
         """What is owned, and by nobody who is there, goes: the garbage collector."""
         found = self.objects.get(key)
-        if key.kind.plural == "pods":
-            return  # one on a silent node stays: what plays the nodes ends it
+        if key.kind.plural == "pods" and self.keeps_pods:
+            return
         owners = found["metadata"].get("ownerReferences") if found else None
         if owners and not any(owner["uid"] in self._uids for owner in owners):
             self.delete(key)
