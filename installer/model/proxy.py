@@ -91,6 +91,7 @@ class ProxyCache:
         return self.version != CACHE_FORMAT and not self.torn and self != NO_CACHE
 
 
+CACHE_NEEDED = 1 << 20  # bytes to save it; 10 KiB for each container
 NO_CACHE = ProxyCache()
 
 

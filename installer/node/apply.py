@@ -50,7 +50,7 @@ from installer.node.await_proxy import (
 )
 from installer.node.controls import return_controls
 from installer.node.file_steps import clear_hold, restore, write, write_hold
-from installer.node.known_pods import announce_kubelet, find_unknown, why_unknown
+from installer.node.known_pods import announce_kubelet, can_save, find_unknown, why_unknown
 from installer.node.links import disable
 from installer.node.pinning import give_back
 from installer.node.relay_steps import check_way_back, leave_relay_steps, restart_proxy_steps, return_steps
@@ -221,7 +221,7 @@ class _Worker:
                 files.remove(paths.CONTAINERS_UNKNOWN)
             return ()
         why = f"{paths.PROXY_UNIT}: {why_unknown(unknown)}"
-        if plan.harms or self._again == _AGAIN:
+        if plan.harms or self._again == _AGAIN or not can_save(files):
             self._warn("pods-unknown", why)
             return ()
         self._again += 1

@@ -10,9 +10,9 @@ Until that has been done, `containers-unknown` says that there may be such pods 
 writes it when it starts kubelet on its base endpoint, a run before it moves kubelet to the relay. As long as
 it lies there, the guard starts kubelet on its base endpoint, unless a run has announced that start.
 
-A cache that the proxy has not saved since its start (the disk is full) does not tell what it knows. Times do:
-it has listed what is older than its start, and since kubelet started on the relay, the relay has made all
-pods. Otherwise each pass would start the proxy again, and the cache would stay the same.
+cri-resmgr saves its cache when it starts, and exits if it cannot. Later it ignores that, as on a full disk:
+then the cache lacks what it knows, and a start would be its last. So times decide: it has listed what is
+older than its start, and since kubelet started on the relay, the relay has made all pods.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from installer.host.ports import Files, Host
 from installer.model import paths
 from installer.model.event import name_some
 from installer.model.host import ProxySnapshot
-from installer.model.proxy import NO_CACHE
+from installer.model.proxy import CACHE_NEEDED, NO_CACHE
 from installer.node.pinning import read_cache
 
 _BIRTH = 3.0  # seconds from a pod that the runtime lists to its entry in the cache, if its relay makes it
@@ -58,16 +58,22 @@ def _unknown(host: Host, endpoint: str) -> dict[str, str]:
 
 
 def _beside(host: Host) -> tuple[float, float]:
-    """Between which times a pod may have been made beside the proxy. The relay's socket is created before the
-    pods are listed. Any time if the proxy has saved its cache since, or if the clock was set back."""
-    started, saved, moved = (
-        host.files.status(path, follow=True)
-        for path in (paths.RELAY_SOCKET, paths.PROXY_CACHE, paths.RELAY_START)
+    """Between which times a pod may have been made beside the proxy: any, as long as the proxy saves its
+    cache, or if the clock was set back. It creates the relay's socket before it lists the pods."""
+    started, moved = (
+        host.files.status(each, follow=True) for each in (paths.RELAY_SOCKET, paths.RELAY_START)
     )
     now = datetime.fromisoformat(host.clock.now()).timestamp()
-    if not started or not saved or not saved.st_mtime < started.st_mtime <= now + 1:  # `now`: whole seconds
+    if can_save(host.files) or not started or started.st_mtime > now + 1:  # `now`: whole seconds
         return 0.0, inf
     return started.st_mtime - _MADE, moved.st_mtime + _MADE if moved else inf
+
+
+def can_save(files: Files) -> bool:
+    """Whether the proxy can save its cache. It writes it aside; what a failed write has left stays there."""
+    directory = paths.PROXY_STATE[0]
+    full = files.free_bytes(directory) < CACHE_NEEDED or files.unwritable(directory)
+    return not full and files.status(f"{paths.PROXY_CACHE}.saving") is None
 
 
 def look_for_unknown(host: Host, proxy: ProxySnapshot) -> tuple[str, ...] | None:

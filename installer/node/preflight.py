@@ -18,6 +18,7 @@ from installer.model.plan import Changes, Desired, Finding, refusal, warning
 from installer.node.facts import Facts
 from installer.node.header import digest_within
 from installer.node.preflight_files import (
+    check_cache_space,
     check_deletions,
     check_exposed,
     check_extra_options,
@@ -122,6 +123,7 @@ def check_change(facts: Facts) -> tuple[Finding, ...]:
         *_check_order(facts.unit, probe),
         *_check_runtime(probe, "the proxy needs it, so repair it first"),
         *check_empty(facts),
+        *check_cache_space(facts),
         *check_file_systems(probe, facts.changes, payload.binary.size if payload else 0),
         *_check_managers(facts),
         *check_versions(

@@ -10,8 +10,10 @@ from collections.abc import Iterable
 
 from installer.host.ports import Unwritable
 from installer.model import paths
-from installer.model.host import ABSENT, HostSnapshot, Probe
+from installer.model.host import ABSENT, HostSnapshot, Part, Probe
 from installer.model.plan import Changes, Desired, Finding, Verb, refusal, warning
+from installer.model.proxy import CACHE_NEEDED
+from installer.node.facts import Facts
 
 _MIB = 1 << 20
 _REMEDY_IMMUTABLE = "find out why it is immutable, then `chattr -i` it"
@@ -26,6 +28,21 @@ def check_file_systems(probe: Probe, changes: Changes, binary_size: int) -> Iter
         yield from _check_binary(probe, binary_size)
     if changes.disturb:
         yield from _check_run(probe)
+
+
+def check_cache_space(facts: Facts) -> Iterable[Finding]:
+    """cri-resmgr exits if it cannot save its cache at its start. A proxy that runs is left alone then; where
+    kubelet is on a dead relay, nothing can get worse."""
+    snapshot, directory = facts.snapshot, paths.PROXY_STATE[0]
+    free = facts.probe.free_bytes.get(directory)
+    dead = snapshot.kubelet.on_relay and not snapshot.proxy.relay_answers
+    if facts.changes.restarts(Part.PROXY) and free is not None and free < CACHE_NEEDED and not dead:
+        yield refusal(
+            "no-space",
+            f"{directory} has {free >> 10} KiB or no inodes free, and cri-resmgr exits if it cannot save its "
+            "cache there when it starts",
+            f"free some space there: `df {directory}` and `df -i {directory}`",
+        )
 
 
 def check_exposed(snapshot: HostSnapshot) -> Iterable[Finding]:

@@ -154,6 +154,9 @@ def _read(host: Host, settings: Settings, record: Record, seconds: float) -> Hos
     )
 
 
+_NEEDED = (paths.RUN, paths.PROXY_STATE[0])
+
+
 def with_probe(snapshot: HostSnapshot, host: Host, plan: Plan, endpoint: str) -> HostSnapshot:
     """The snapshot with the facts that are needed only if something is to be changed as in `plan`.
     `endpoint`: where to ask the runtime; empty: do not ask it."""
@@ -172,7 +175,7 @@ def with_probe(snapshot: HostSnapshot, host: Host, plan: Plan, endpoint: str) ->
         cycle=cycle,
         returns=tuple(each.planned for each in returns),
         managers=read_managers(host),
-        free_bytes={directory: host.files.free_bytes(directory) for directory in (*usable, paths.RUN)},
+        free_bytes={directory: host.files.free_bytes(directory) for directory in (*usable, *_NEEDED)},
         unwritable=unwritable,
         obstacles={path: reason for path in wanted if (reason := _obstacle(host, path))} | _split_run(host),
         proxy_drop_ins=of_others,

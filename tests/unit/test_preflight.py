@@ -325,6 +325,18 @@ def test_two_copies_of_the_binary_must_fit(directory: str, free: int, refused: b
     assert change(probe=probe, changes=RELOAD_ONLY) == []
 
 
+@pytest.mark.parametrize(("free", "refused"), [(0, True), (MIB - 1, True), (MIB, False)])
+def test_a_proxy_must_be_able_to_save_its_cache_when_it_starts(free: int, refused: bool) -> None:
+    probe = replace(PROBE, free_bytes={**PROBE.free_bytes, "/var/lib/cri-resmgr": free})
+    found = change(probe=probe)
+    assert codes(found) == ["no-space"] * refused
+    assert not refused or "exits if it cannot save its cache" in found[0].message
+    assert change(probe=probe, changes=RELOAD_ONLY) == []
+    process = ProcessState(1, ("kubelet", f"--container-runtime-endpoint={paths.RELAY_ENDPOINT}"), {})
+    dead = replace(FACTS, kubelet=replace(FACTS.kubelet, process=process))
+    assert "exits" not in str(change(dead, probe)), "it cannot get worse"
+
+
 @pytest.mark.parametrize(("free", "refused"), [(0, True), (16 * MIB - 1, True), (16 * MIB, False)])
 def test_systemd_needs_room_to_reload(free: int, refused: bool) -> None:
     found = change(probe=replace(PROBE, free_bytes={**PROBE.free_bytes, "/run": free}))

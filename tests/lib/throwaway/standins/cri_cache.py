@@ -2,7 +2,6 @@
 
 import json
 import os
-from contextlib import suppress
 from typing import Any
 
 from tests.lib.throwaway.standins.words import fatal, panic
@@ -102,10 +101,15 @@ class Cache:
             return None
         return as_yaml(self.data["Cfg"].get("Data", {}))
 
-    def save(self) -> None:
-        """Its callers ignore an error, as of a full disk, and go on with what is in memory."""
-        with suppress(OSError):
+    def save(self, *, starts: bool = False) -> None:
+        """An error, as of a full disk, ends a start. Later it is ignored; what is in memory counts."""
+        aside = self.path + ".saving"
+        try:
             os.makedirs(self.directory, mode=0o710, exist_ok=True)
-            with open(self.path + ".saving", "w", encoding="utf-8") as file:
+            with open(aside, "w", encoding="utf-8") as file:
                 json.dump(self.data, file, separators=(",", ":"))
-            os.rename(self.path + ".saving", self.path)
+            os.rename(aside, self.path)
+        except OSError as error:
+            if starts:
+                why = f'cache: failed to write cache to file "{aside}": write {aside}: {error.strerror}'
+                fatal(f"failed to start resource manager: {why}")

@@ -252,7 +252,7 @@ class Resmgr:
                 entry["Resources"] = {}
         self.pods.sync(self.runtime)
         repinning.repin(known, config, self.policy, self.runtime, switched=switched)
-        self.cache.save()
+        self.cache.save(starts=True)
 
     def exit_code(self) -> int:
         return int(self.faults.get("exitCode", 1))
