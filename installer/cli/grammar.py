@@ -275,6 +275,8 @@ def _add_cluster_verbs(add: Callable[[str, str, str], Parser]) -> None:
     uninstall.flag("--leave-nodes", help="delete everything even if some nodes are not clean")
     release = "do nothing unless this Helm release has installed it: for the hook of the chart"
     uninstall.add_argument("--helm-release", default="", metavar="NAMESPACE/NAME", help=release)
+    argo_cd = "refuse unless Argo CD has applied it last: for the hook of the chart"
+    uninstall.add_argument("--argo-cd", action="store_true", help=argo_cd)
     rights = "delete this ClusterRoleBinding if it fails: for the hook, which has its rights by it"
     uninstall.add_argument("--binding-if-failed", default="", metavar="NAME", help=rights)
     sure = uninstall.add_mutually_exclusive_group()

@@ -81,6 +81,7 @@ def run_rollout(arguments: argparse.Namespace, options: Options) -> int:
 def run_uninstall(arguments: argparse.Namespace, options: Options) -> int:
     """Clean every node, and delete everything. Raises InstallerError."""
     with _cluster(arguments) as api, ExitStack() as ends:
+        from installer.operator.inventory import require_argo_cd
         from installer.operator.uninstall import (
             UninstallOptions,
             describe,
@@ -98,6 +99,8 @@ def run_uninstall(arguments: argparse.Namespace, options: Options) -> int:
             emit(Event("uninstall.skipped", why))
             return 0
         ends.callback(_give_up_rights, api, arguments.binding_if_failed)
+        if arguments.argo_cd:
+            require_argo_cd(api, arguments.name, arguments.namespace)
         target = find(api, wanted)
         for line in describe(target, wanted):
             emit(line)

@@ -5,7 +5,7 @@ the whole cluster, or to a namespace where the instance lives (homes.py). Tenant
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from installer.errors import InvalidInputError
@@ -43,9 +43,10 @@ _RIGHTS = (
     Resource(_RBAC, "v1", "clusterroles"),
     CLUSTER_ROLE_BINDINGS,
 )
+_ARGO_CD, _TRACKING = "argocd-controller", "argocd.argoproj.io/tracking-id"
 _APPLIERS = (
     "kubectl-client-side-apply",
-    "argocd-controller",
+    _ARGO_CD,
     "kustomize-controller",
     "Terraform",
     "pulumi-kubernetes",
@@ -172,28 +173,48 @@ class Owned:
 
 
 def find_release(api: KubeApi, instance: str, namespace: str, release: str) -> str:
-    """Return why the objects of the instance are not those of the Helm release, NAMESPACE/NAME; empty if they
-    are. Helm annotates each object that it installs itself, and no other program that applies a rendered
-    chart does. The DaemonSet decides; where it is gone, any other object does.
+    """Return why the objects of the instance are no Helm release's; empty if they are those of this one,
+    NAMESPACE/NAME. Helm annotates each object that it installs itself, and no other program that applies a
+    rendered chart does. The DaemonSet decides; where it says another thing, any other object does.
 
-    Raises ApiError, and InvalidInputError where it is in doubt.
+    Raises ApiError, and InvalidInputError where it is in doubt: Helm deletes the objects of a release also
+    where another one, or another program, has taken them over, and no node would be cleaned.
     """
     sets = [each.daemon_set for each in find_installations(api, namespace, instance)]
-    found = {_release_of(each) for each in sets} or {
-        each.release for each in take_inventory(api, instance, namespace)
-    }
+    found = {_release_of(each) for each in sets}
     if release not in found:
-        return f"Helm release {max(found)} has installed it" if any(found) else "Helm has not installed it"
-    others = {_applied_since(each) for each in sets} - {""}
-    if others or (sets and found != {release}):
-        other = max(others, default="another program")
-        raise InvalidInputError(
-            [f"Helm release {release} has installed {instance}, and {other} has applied it since"],
-            f"`cri-resmgr-installer uninstall --name {instance} --namespace {namespace}` removes it, then "
-            "`helm uninstall --no-hooks` the release; where it is to stay, delete this Job and set "
-            "hooks.uninstall to false",
-        )
-    return ""
+        found |= {each.release for each in take_inventory(api, instance, namespace)}
+    if not any(found):
+        return "Helm has not installed it"
+    others = {_applied_since(each) for each in sets} - {""} | {
+        f"Helm release {each}" for each in found - {release, ""}
+    }
+    if not others and (found == {release} or not sets):
+        return ""
+    other = max(others, default="another program")
+    raise InvalidInputError(
+        [f"Helm release {release} is to be uninstalled, but {other} has applied {instance} since"],
+        f"`cri-resmgr-installer uninstall --name {instance} --namespace {namespace}` removes it, then "
+        "`helm uninstall --no-hooks` the release; where it is to stay, delete this Job and, instead of "
+        "`helm uninstall`, the Secrets of the release",
+    )
+
+
+def require_argo_cd(api: KubeApi, instance: str, namespace: str) -> None:
+    """Raise InvalidInputError unless Argo CD has applied the DaemonSet last, or it is gone: anything else
+    that applies the chart creates the hook at once. Raises ApiError."""
+    for each in find_installations(api, namespace, instance):
+        given = each.daemon_set
+        stamps = _stamps_of(given, _is_applied) + _stamps_of(given, _is_helms)
+        tracked = bool(text_at(given, "metadata", "annotations", _TRACKING))
+        manager = max(stamps, default=("", _ARGO_CD if tracked else "another program"))[1]
+        if each.mode is Mode.INSTALL and manager != _ARGO_CD:
+            raise InvalidInputError(
+                [f"this hook is for Argo CD, and {manager} has applied DaemonSet {namespace}/{each.name}"],
+                "set hooks.uninstall to false, or to true for Helm, and delete this Job; "
+                f"`cri-resmgr-installer uninstall --name {instance} --namespace {namespace}` removes the "
+                "installation",
+            )
 
 
 def _release_of(given: Object) -> str:
@@ -208,17 +229,24 @@ def _applied_since(given: Object) -> str:
     """Return the program that has applied the object as a whole since Helm did; empty if none has. The field
     managers say so (Kubernetes documentation, "Server-Side Apply"); Helm's, whose name is that of the
     program that it is built into, is the one that owns Helm's annotation."""
-    helms, others = list[tuple[str, str]](), list[tuple[str, str]]()
-    for each in items_at(given, "metadata", "managedFields"):
-        stamp = text_at(each, "time"), text_at(each, "manager")
-        if _HELMS in mapping_at(each, "fieldsV1", "f:metadata", "f:annotations"):
-            helms.append(stamp)
-        elif not text_at(each, "subresource") and (
-            text_at(each, "operation") == "Apply" or stamp[1] in _APPLIERS
-        ):
-            others.append(stamp)
-    time, manager = max(others, default=("", ""))
-    return manager if time and time >= max(helms, default=("", ""))[0] else ""
+    time, manager = max(_stamps_of(given, _is_applied), default=("", ""))
+    return manager if time and time >= max(_stamps_of(given, _is_helms), default=("", ""))[0] else ""
+
+
+def _stamps_of(given: Object, wanted: Callable[[Object], bool]) -> list[tuple[str, str]]:
+    """Return when, and who: of the wanted field managers."""
+    found = filter(wanted, items_at(given, "metadata", "managedFields"))
+    return [(text_at(each, "time"), text_at(each, "manager")) for each in found]
+
+
+def _is_helms(entry: Object) -> bool:
+    return _HELMS in mapping_at(entry, "fieldsV1", "f:metadata", "f:annotations")
+
+
+def _is_applied(entry: Object) -> bool:
+    """Whether it has applied the whole object, and is not Helm."""
+    whole = text_at(entry, "operation") == "Apply" or text_at(entry, "manager") in _APPLIERS
+    return whole and not text_at(entry, "subresource") and not _is_helms(entry)
 
 
 def find_instance(api: KubeApi, namespace: str, asked: str) -> str:

@@ -349,7 +349,7 @@ def test_with_argo_cd_the_deletion_of_the_application_cleans_first(cluster: Clus
     ]
     cluster.call("POST", "/api/v1/namespaces", {"metadata": {"name": NAMESPACE}})
     (tmp_path / "synced.yaml").write_text(yaml.safe_dump_all(synced))
-    cluster.kubectl("apply", "-f", str(tmp_path / "synced.yaml"))
+    cluster.kubectl("apply", "--field-manager", "argocd-controller", "-f", str(tmp_path / "synced.yaml"))
     assert cluster.call("GET", DAEMON_SET).ok
     assert not cluster.call("GET", JOB).ok
     for at, (_, each) in enumerate(sorted(hooked, key=lambda pair: pair[0])):

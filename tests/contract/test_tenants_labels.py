@@ -244,12 +244,9 @@ def released(
 HOOK = ("--yes", "--name", INSTALLER, "--namespace", "resources", "--helm-release", RELEASE)
 
 
-@pytest.mark.parametrize("other", ["", "kube-system/other"])
-def test_the_hook_of_a_rendered_chart_uninstalls_nothing(begin: Begin, other: str) -> None:
+def test_the_hook_of_a_rendered_chart_uninstalls_nothing(begin: Begin) -> None:
     world = begin(n1="ready")
-    if other:
-        released(world, INSTALLED)
-    ran = world.run(*HOOK[:-1], other or RELEASE)
+    ran = world.run(*HOOK)
     assert ran.returncode == 0, ran.stderr
     assert "does nothing" in ran.stdout
     assert not {method for method, _ in world.server.log} - {"GET"}
@@ -267,6 +264,49 @@ def test_the_hook_of_a_release_uninstalls_it_and_goes_on_where_it_was(begin: Beg
     assert world.everything() == world.before
 
 
+@pytest.mark.parametrize(("taken", "who"), [(INSTALLED, RELEASE), (BINDING, "another program")])
+def test_a_release_whose_objects_are_taken_over_is_not_deleted_silently(
+    begin: Begin, taken: Name, who: str
+) -> None:
+    """`helm install --take-ownership` under another name, or `kubectl replace` of the DaemonSet: Helm would
+    delete the DaemonSet with the first release, and no node would be cleaned."""
+    world = begin(n1="ready")
+    released(world, taken)
+    ran = world.run(*HOOK[:-1], "kube-system/other" if taken == INSTALLED else RELEASE)
+    assert ran.returncode == 2, ran.stdout
+    assert f"{who} has applied {INSTALLER} since" in ran.stderr
+    assert "the Secrets of the release" in ran.stderr
+    assert world.fleet.removed == set()
+
+
+@pytest.mark.parametrize(
+    ("manager", "operation", "done"),
+    [
+        ("argocd-controller", "Update", True),
+        ("argocd-controller", "Apply", True),
+        ("kubectl-client-side-apply", "Update", False),
+        ("helm", "Apply", False),
+        ("", "", False),
+    ],
+)
+def test_the_hook_of_argo_cd_acts_for_what_argo_cd_has_applied(
+    begin: Begin, manager: str, operation: str, done: bool
+) -> None:
+    """With everything else it runs at once, and it removed what had just been installed."""
+    world = begin(n1="ready")
+    if manager == "helm":
+        released(world, INSTALLED, manager=manager)
+    elif manager:
+        entry = {"manager": manager, "operation": operation, "time": "2027-01-01T00:00:00Z"}
+        world.server.patch(INSTALLED, {"metadata": {"managedFields": [entry]}})
+    ran = world.run("--yes", "--name", INSTALLER, "--namespace", "resources", "--argo-cd")
+    assert ran.returncode == (0 if done else 2), ran.stderr + ran.stdout
+    assert world.fleet.removed == ({"n1"} if done else set())
+    if not done:
+        assert f"this hook is for Argo CD, and {manager or 'another program'} has applied" in ran.stderr
+        assert not {method for method, _ in world.server.log} - {"GET"}
+
+
 @pytest.mark.parametrize("manager", ["kubectl-client-side-apply", "argocd-controller"])
 def test_a_release_that_another_program_has_applied_since_is_in_doubt(begin: Begin, manager: str) -> None:
     """Somebody has moved it from Helm to a pipeline: its rendered hook runs beside Helm's annotations."""
@@ -277,7 +317,7 @@ def test_a_release_that_another_program_has_applied_since_is_in_doubt(begin: Beg
     world.server.patch(INSTALLED, {"metadata": {"managedFields": [*fields, since]}})
     ran = world.run(*HOOK)
     assert ran.returncode == 2
-    assert f"{manager} has applied it since" in ran.stderr
+    assert f"{manager} has applied {INSTALLER} since" in ran.stderr
     assert world.fleet.removed == set()
     hint = f"uninstall --name {INSTALLER} --namespace resources"
     assert hint in ran.stderr

@@ -437,7 +437,9 @@ def test_with_argo_cd_the_hook_is_one_of_its_deletion() -> None:
     (job,) = (each for each in found if each["kind"] == "Job")
     assert job["metadata"]["annotations"]["argocd.argoproj.io/hook"] == "PreDelete"
     assert "helm.sh/hook" not in job["metadata"]["annotations"]
-    assert "--helm-release" not in pod_of(job)["containers"][0]["args"]
+    arguments = pod_of(job)["containers"][0]["args"]
+    assert "--argo-cd" in arguments
+    assert "--helm-release" not in arguments
 
 
 def rights_in(role: Object) -> set[tuple[str, str, str]]:
