@@ -145,7 +145,7 @@ def read_until(terminal: int, wanted: bytes) -> bytes:
 def test_what_the_api_server_refuses_is_said_in_its_words(fleet: Fleet, run: Run) -> None:
     fleet.server.fail("GET", "/nodes", code=403)
     refused = run("report")
-    assert refused.returncode == 1
+    assert refused.returncode == 69
     assert "error: the API server: 403: a fault of the test" in refused.stderr
 
 
@@ -155,7 +155,7 @@ def test_report_tries_again_when_a_busy_api_server_asks_for_it(fleet: Fleet, run
     assert run("report").returncode == 3
     fleet.server.fail("GET", "/nodes", code=code)
     away = run("report")
-    assert (away.returncode, away.stdout) == (1, "")
+    assert (away.returncode, away.stdout) == (69, "")
 
 
 def test_a_rollout_is_seen_paused_and_begun_again(fleet: Fleet, run: Run) -> None:
