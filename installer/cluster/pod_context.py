@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,8 +37,9 @@ class PodContext:
 
     @property
     def installation(self) -> str:
-        """The installation that its DaemonSet belongs to, as NAMESPACE/NAME; empty if it is not known."""
-        name = self.daemonset.removesuffix("-removal")
+        """The installation that its DaemonSet belongs to, as NAMESPACE/NAME; empty if it is not known. Its
+        own name may end as that of its removal does."""
+        name = re.sub(r"(-removal)+$", "", self.daemonset)
         return f"{self.namespace}/{name}" if self.namespace and name else ""
 
     @property

@@ -255,6 +255,7 @@ class Daemon:
             paused=snapshot.paused or permission.paused,
             superseded=superseded,
             foreign=self._runtime_state.foreign,
+            foreign_lives=self._runtime_state.foreign_lives,
             permission=permission,
         )
         return self._snapshot

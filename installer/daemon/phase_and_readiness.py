@@ -54,6 +54,12 @@ def judge_phase_and_readiness(
 def _phase(passes: PassHistory, now: Obstacles, seen: PollSnapshot, installs: bool) -> tuple[Phase, str]:
     if now.replaced and seen.foreign:
         other = f"another installation, {seen.foreign}, acts on this node"
+        if not (installs or seen.foreign_lives):
+            # Its DaemonSet may be gone for good: then a removal of ours cleans what it has left.
+            return (
+                Phase.WAITING,
+                f"another installation, {seen.foreign}, acted on this node and may come back",
+            )
         # Nothing here is of this installation: there is nothing to remove.
         return (Phase.REFUSED, other) if installs else (Phase.REMOVED, f"{other}, which stays as it is")
     if now.replaced:

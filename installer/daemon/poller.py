@@ -65,6 +65,7 @@ class PollSnapshot:
     paused: bool = False
     superseded: bool = False  # a newer daemon has come, or another installation's acts on the host
     foreign: str = ""  # that other installation, NAMESPACE/NAME
+    foreign_lives: bool = False  # a daemon of it does
     permission: Permission = FREE
     blind: str = ""  # why the units could not be looked at
     unservable: bool = False  # because this is not a host that we can serve

@@ -53,7 +53,7 @@ class RuntimeState:
         self._files = files
         self._identity = identity
         self._installation = installation
-        self._foreign, self._gone_since = "", now()
+        self._foreign, self._foreign_lives, self._gone_since = "", False, now()
         self._now = now
         self._emit = emit
         self._mode, self._refused = Mode.INSTALL, False
@@ -114,7 +114,8 @@ class RuntimeState:
         if "" in (other, self._installation) or other == self._installation:
             return ""
         now, started = self._now(), self._started(claim.get("pid"))
-        if started and started == claim.get("started"):
+        self._foreign_lives = bool(started) and started == claim.get("started")
+        if self._foreign_lives:
             self._gone_since = now
         return other if now - self._gone_since < _GONE else ""
 
@@ -129,6 +130,11 @@ class RuntimeState:
     def foreign(self) -> str:
         """The other installation that acts on this host, as NAMESPACE/NAME; empty if none does."""
         return self._foreign
+
+    @property
+    def foreign_lives(self) -> bool:
+        """Whether a daemon of it lives, as of the last look: it may be gone for good."""
+        return bool(self._foreign) and self._foreign_lives
 
     def forget(self, *, everything: bool = True) -> None:
         """Called at our end; does nothing if another daemon has come since. A removal deletes its claim, so
@@ -155,10 +161,16 @@ class RuntimeState:
         return self._refused or came or bool(self._foreign)
 
     def is_vacant(self) -> bool:
-        """Whether there has been no claim for a while. For a daemon that was replaced."""
+        """Whether there has been no claim for a while. For a daemon that was replaced. One of another
+        installation that is over is deleted: the daemon that begins anew would wait for its end again."""
         now, found = self._now(), self._load(MODE_FILE)
         if self._foreign:
-            return not self._find_foreign(found)
+            if self._find_foreign(found):
+                return False
+            if found.get("installation") == self._foreign:
+                with contextlib.suppress(InstallerError, OSError):
+                    self._files.remove(MODE_FILE)
+            return True
         if found:
             self._vacant_since = None
             return False

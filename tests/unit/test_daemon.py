@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from installer.cluster.pod_context import PodContext
 from installer.daemon.configuration import (
     Configuration,
     build_configuration,
@@ -146,6 +147,18 @@ def test_another_installation_whose_daemons_are_gone_for_long_is_followed(files:
     assert not second.is_vacant()
     wall.now += 200
     assert second.is_vacant()
+    # Its container starts again.
+    again = of("kube-system/second", files, wall)
+    assert again.claim(Mode.INSTALL)
+    assert (again.superseded(), again.foreign) == (False, "")
+
+
+@pytest.mark.parametrize("name", ["resmgr", "disk-removal", "removal", "a-removal-removal"])
+def test_a_removal_is_of_the_installation_whose_daemon_set_it_follows(name: str) -> None:
+    """Else it takes its own installation for another one, and leaves the node to it as clean."""
+    installs = PodContext("host", 443, "/account", "n1", namespace="tools", daemonset=name)
+    removes = replace(installs, daemonset=f"{name}-removal")
+    assert installs.installation == removes.installation != ""
 
 
 def test_a_newer_pod_of_the_same_installation_is_no_other_one(files: RootedFiles) -> None:

@@ -355,3 +355,21 @@ def test_a_host_where_another_installation_acts_is_left_to_it(scene: Scene, mode
     scene.play(body)
     assert not scene.of("pass.started")
     assert json.loads(scene.path(MODE_FILE).read_text()) == claim
+
+
+@rule("R10")
+def test_a_removal_calls_no_node_clean_whose_other_installation_may_be_gone(scene: Scene) -> None:
+    """Someone has deleted the DaemonSet of that one, renamed it or moved it: what it installed is there."""
+    scene.settings(mode=Mode.REMOVE)
+    scene.command = replace(scene.command, installation="ours/second")
+    claim = {"mode": "install", "by": "their pod", "installation": "theirs/first", "pid": 1, "started": "7"}
+    scene.path(MODE_FILE).parent.mkdir(parents=True, exist_ok=True)
+    scene.path(MODE_FILE).write_text(json.dumps(claim))
+
+    def body() -> None:
+        scene.reaches("waiting")
+        assert "theirs/first, acted on this node and may come back" in scene.of("state")[-1].message
+        assert not scene.command.ready_file.exists()
+
+    scene.play(body)
+    assert not scene.of("pass.started")
