@@ -22,6 +22,15 @@
 {{- fail (printf "nodeSelector.%s: must be %s, or left out: the payload runs only there" $key $wanted) -}}
 {{- end -}}
 {{- end -}}
+{{- $required := "requiredDuringSchedulingIgnoredDuringExecution" -}}
+{{- $node := .Values.affinity.nodeAffinity | default dict -}}
+{{- if kindIs "map" (get $node $required) -}}
+{{- $conditions := list -}}
+{{- range (get $node $required).nodeSelectorTerms }}{{ $conditions = concat $conditions (.matchExpressions | default list) (.matchFields | default list) }}{{ end -}}
+{{- if not $conditions -}}
+{{- fail (printf "affinity.nodeAffinity.%s.nodeSelectorTerms: matches no node: a term without conditions never does" $required) -}}
+{{- end -}}
+{{- end -}}
 {{- range list "name" "instance" "component" -}}
 {{- if hasKey $.Values.labels (printf "app.kubernetes.io/%s" .) -}}
 {{- fail (printf "labels.app.kubernetes.io/%s: is the installer's own; leave it out" .) -}}

@@ -29,6 +29,7 @@ from tests.unit.manifests.rendering import IMAGE, NAMES, Maker, options_of, pod_
 CHART = Path(__file__).parents[3] / "charts" / "cri-resmgr-installer"
 DOCS = CHART.parents[1] / "docs"
 MINIMAL = {"images": {"installer": IMAGE}, "hooks": {"image": "registry.example.org/operator:1"}}
+REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 Object = dict[str, Any]
 
 
@@ -519,6 +520,13 @@ def test_helm_refuses_a_typo_with_the_key(values: Object, key: str) -> None:
             "labels.app.kubernetes.io/name: is the installer's own",
         ),
         ({"monitoring": True}, "settings.status.listen: must be an address that Prometheus reaches"),
+        *(
+            (
+                {"affinity": {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": terms}}}},
+                f"affinity.nodeAffinity.{REQUIRED}.nodeSelectorTerms: matches no node",
+            )
+            for terms in ([], [{}], None, [{}, {"matchExpressions": []}])
+        ),
         ({"hooks": {}}, "hooks.image: must be given"),
         ({"name": "cri-resmgr-agent", "agent": {"enabled": True}}, "name: must not be the name of the agent"),
         ({"name": "x", "namespace": "x-rollout"}, "namespace: must not be that of the permits"),
