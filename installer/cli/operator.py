@@ -29,8 +29,9 @@ def run_report(arguments: argparse.Namespace, options: Options) -> int:
     """Show every node. Raises InstallerError."""
     with _cluster(arguments) as api:
         from installer.model.overview import NodeHealth
-        from installer.operator.inventory import describe_unproven, find_installations
-        from installer.operator.judge import judge_nodes
+        from installer.operator.api import ApiError
+        from installer.operator.inventory import Installed, describe_unproven, find_installations
+        from installer.operator.judge import find_others, judge_nodes
         from installer.operator.rollout import see_rollouts
         from installer.operator.rollout_view import see_progress
         from installer.report.overview import print_overview
@@ -38,7 +39,10 @@ def run_report(arguments: argparse.Namespace, options: Options) -> int:
         installations = find_installations(api, arguments.namespace, arguments.name)
         if not installations and (arguments.namespace or arguments.name):
             raise _not_found(api, arguments)
-        overview = judge_nodes(api, installations, arguments.name)
+        others = tuple[Installed, ...]()
+        with suppress(ApiError):  # a person may see one namespace only
+            others = find_others(api, installations) if arguments.name or arguments.namespace else ()
+        overview = judge_nodes(api, installations, arguments.name, others)
         if not arguments.namespace and (not installations or NodeHealth.DIRTY in overview.counts):
             overview = replace(overview, unproven=describe_unproven(api, arguments.name))
         rollouts = see_rollouts(api, installations, overview.nodes)

@@ -62,18 +62,22 @@ class PodView:
 class Listed:
     """What was listed besides the nodes. `pods` are by node and mode. `present`: the revision of the present
     template of each instance and mode, None while no pod has it. `refusal`: why the API server refuses new
-    pods of a DaemonSet, empty if it is not known to."""
+    pods of a DaemonSet, empty if it is not known to. `others`: installations that were not asked for."""
 
     installations: tuple[Installed, ...]
     pods: Mapping[tuple[str, Mode], PodView]
     now: float
     present: Mapping[tuple[str, Mode], str | None] = field(default_factory=dict)
     refusal: Callable[[Installed], str] = lambda _: ""
+    others: tuple[Installed, ...] = ()
 
 
-def judge_nodes(api: KubeApi, installations: Sequence[Installed], instance: str = "") -> Overview:
+def judge_nodes(
+    api: KubeApi, installations: Sequence[Installed], instance: str = "", others: Sequence[Installed] = ()
+) -> Overview:
     """Return every node with its health, the worst first, without rollouts. `instance`: of the pods; by
-    default of all. A node that only another installation selects is not ours. Raises ApiError."""
+    default of all. A node that only another installation selects is not ours. `others`: installations that
+    may select the same nodes, besides the given ones. Raises ApiError."""
     namespaces = sorted({each.namespace for each in installations})
     owners = {text_at(each.daemon_set, "metadata", "uid") for each in installations}
     pods = read_pods(
@@ -83,7 +87,7 @@ def judge_nodes(api: KubeApi, installations: Sequence[Installed], instance: str 
         if any(owner.get("uid") in owners for owner in items_at(pod, "metadata", "ownerReferences"))
     )
     present = {(each.instance, each.mode): _find_revision(each, pods) for each in installations}
-    theirs = cache(lambda: _other_installations(api, installations))  # asked for once, and seldom
+    theirs = cache(lambda: find_others(api, installations))  # asked for once, and seldom
     refusals: dict[str, str] = {}  # the same
 
     def refusal(installed: Installed) -> str:
@@ -91,17 +95,18 @@ def judge_nodes(api: KubeApi, installations: Sequence[Installed], instance: str 
             refusals[installed.name] = find_refusal(api, installed)
         return refusals[installed.name]
 
-    views, others = [], 0
+    views, unserved = [], 0
     for node in api.list_objects(NODES):
-        view = judge_node(node, Listed(tuple(installations), pods, api.now(), present, refusal))
+        listed = Listed(tuple(installations), pods, api.now(), present, refusal, tuple(others))
+        view = judge_node(node, listed)
         if view is None or (view.mode is None and is_selected(node, theirs())):
-            others += 1
+            unserved += 1
         else:
             views.append(view)
     order = list(NodeHealth)
     views.sort(key=lambda view: (order.index(view.health), view.name))
     when = plain_time(api.now())
-    return Overview(when, tuple(installations), tuple(views), others)
+    return Overview(when, tuple(installations), tuple(views), unserved)
 
 
 def find_refusal(api: KubeApi, installed: Installed) -> str:
@@ -117,7 +122,8 @@ def find_refusal(api: KubeApi, installed: Installed) -> str:
     return cut_line(text_at(newest, "message").removeprefix("Error creating: "))
 
 
-def _other_installations(api: KubeApi, ours: Iterable[Installed]) -> tuple[Installed, ...]:
+def find_others(api: KubeApi, ours: Iterable[Installed]) -> tuple[Installed, ...]:
+    """Return the other installations. Raises ApiError."""
     known = {(each.namespace, each.name) for each in ours}
     return tuple(each for each in find_installations(api) if (each.namespace, each.name) not in known)
 
@@ -147,7 +153,8 @@ def judge_node(node: Object, listed: Listed) -> NodeView | None:
     labels = mapping_at(metadata, "labels")
     selectors = [each for each in listed.installations if _selects(each, name, labels)]
     selecting = {each.mode: each for each in selectors}
-    several = {each.instance: each for each in selectors if each.mode is Mode.INSTALL}
+    rivals = [each for each in listed.others if selecting and _selects(each, name, labels, doubt=False)]
+    several = {each.instance: each for each in (*selectors, *rivals) if each.mode is Mode.INSTALL}
     mode = Mode.REMOVE if Mode.REMOVE in selecting else Mode.INSTALL
     pod = listed.pods.get((name, mode))
     is_stale = pod is not None and not is_of_pod(status, pod)

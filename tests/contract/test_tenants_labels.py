@@ -150,6 +150,12 @@ def test_a_node_that_two_installations_select_names_both(tmp_path: Path) -> None
         shown = world.run(verb="report")
         assert shown.returncode == 3
         assert "resources/first and resources/second both select it" in shown.stdout
+        for name in ("first", "second"):  # asked for alone, each said WELL
+            shown = world.run("--name", name, verb="report")
+            assert shown.returncode == 3
+            assert "resources/first and resources/second both select it" in shown.stdout
+        world.server.fail("GET", "/clusterrolebindings", code=403)
+        assert world.run("--namespace", "resources", "--name", "first", verb="report").returncode == 0
 
 
 def test_an_agent_that_two_installations_share_is_taken_from_neither(tmp_path: Path) -> None:

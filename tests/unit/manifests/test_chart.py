@@ -30,6 +30,7 @@ CHART = Path(__file__).parents[3] / "charts" / "cri-resmgr-installer"
 DOCS = CHART.parents[1] / "docs"
 MINIMAL = {"images": {"installer": IMAGE}, "hooks": {"image": "registry.example.org/operator:1"}}
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+NO_TERMS: tuple[Any, ...] = ([], [{}], None, [{}, {"matchExpressions": []}])
 Object = dict[str, Any]
 
 
@@ -525,7 +526,7 @@ def test_helm_refuses_a_typo_with_the_key(values: Object, key: str) -> None:
                 {"affinity": {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": terms}}}},
                 f"affinity.nodeAffinity.{REQUIRED}.nodeSelectorTerms: matches no node",
             )
-            for terms in ([], [{}], None, [{}, {"matchExpressions": []}])
+            for terms in NO_TERMS
         ),
         ({"hooks": {}}, "hooks.image: must be given"),
         ({"name": "cri-resmgr-agent", "agent": {"enabled": True}}, "name: must not be the name of the agent"),
