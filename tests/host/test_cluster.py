@@ -109,6 +109,7 @@ def test_it_tells_what_it_does(node: Node, server: ApiServer, tmp_path: Path) ->
             "policySource",
             "hold",
             "changed",
+            "pod",
         }
         assert parse_time(said["changed"]) > 0
         assert running.end() == 0
