@@ -173,7 +173,7 @@ class Systemd(Protocol):
         ...
 
     def stop(self, name: str, timeout: float) -> str:
-        """`systemctl stop NAME`. Otherwise like `restart`."""
+        """`systemctl stop NAME`. Otherwise like `restart`, but a unit that does not exist is `done`."""
         ...
 
     def arm_start(self, name: str, seconds: float) -> None:

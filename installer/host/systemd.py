@@ -166,7 +166,12 @@ class BusSystemd:
     # -- jobs -------------------------------------------------------------------
 
     def stop(self, name: str, timeout: float) -> str:
-        return self._job("StopUnit", "stop", name, timeout)
+        try:
+            return self._job("StopUnit", "stop", name, timeout)
+        except SystemdError as error:
+            if error.name != _NO_SUCH_UNIT:
+                raise
+            return "done"  # it has no file, and does not run
 
     def restart(self, name: str, timeout: float, *, at_once: bool = False) -> str:
         mode = "ignore-dependencies" if at_once else "replace"
@@ -182,11 +187,7 @@ class BusSystemd:
             self.restart(timer, CALL_SECONDS)  # a dead run's: restart its countdown
 
     def disarm_start(self, name: str) -> None:
-        try:
-            self.stop(_timer_of(name), CALL_SECONDS)
-        except SystemdError as error:
-            if error.name != _NO_SUCH_UNIT:
-                raise
+        self.stop(_timer_of(name), CALL_SECONDS)
 
     def _job(self, method: str, verb: str, name: str, timeout: float, mode: str = "replace") -> str:
         """Queue a job and wait for its result. Cancel it when `timeout` passes."""

@@ -199,12 +199,15 @@ class _Builder:
         return carrier.with_content(with_generation(carrier.content, f"{paths.PENDING}{self._options.nonce}"))
 
     def kubelet_back(self) -> Iterable[Step]:
-        unit = self._changes.unit(Part.KUBELET)
+        unit, proxy = self._changes.unit(Part.KUBELET), self._changes.unit(Part.PROXY)
         files = self._files(Part.KUBELET)
+        disable = proxy is not None and proxy.disable
+        if disable:  # before the reload: else kubelet's restart would start the proxy
+            yield Step(StepKind.DISABLE, paths.PROXY_UNIT, Part.PROXY)
         # Delete the drop-in before what it names, so that no start in between finds half of it.
         for change in sorted(files, key=lambda c: not c.path.endswith(paths.DROP_IN_NAME)):
             yield _file_step(change)
-        if unit is not None and unit.daemon_reload:
+        if unit is not None and (unit.daemon_reload or disable):
             yield Step(StepKind.DAEMON_RELOAD, "", Part.KUBELET)
         if unit is not None and unit.action is UnitAction.RESTART:
             yield from restart_kubelet_steps(unit.name)
@@ -212,13 +215,13 @@ class _Builder:
     def proxy_back(self) -> Iterable[Step]:
         unit = self._changes.unit(Part.PROXY)
         files = self._files(Part.PROXY)
-        if unit is not None and unit.action is UnitAction.STOP:
+        # Kubelet's restart may have started it: a link in /run, or a drop-in of somebody else, wants it.
+        started = self._changes.restarts(Part.KUBELET)
+        if unit is not None and (unit.action is UnitAction.STOP or started):
             yield Step(StepKind.STOP, unit.name, Part.PROXY)
         if unit is not None or files:
             yield from self._give_back()
             yield from self.controls()
-        if unit is not None and unit.disable:
-            yield Step(StepKind.DISABLE, unit.name, Part.PROXY)
         for change in files:
             yield _file_step(change)
         if unit is not None:

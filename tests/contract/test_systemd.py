@@ -207,6 +207,10 @@ def test_a_stop_leaves_no_process(world: World) -> None:
     assert not unit.flapping
 
 
+def test_a_unit_that_does_not_exist_is_stopped(world: World) -> None:
+    assert world.systemd.stop("cri-resmgr-not-there.service", timeout=60) == "done"
+
+
 def test_a_failed_start_says_so_and_can_be_forgotten(world: World) -> None:
     name = world.failing()
     assert world.systemd.restart(name, timeout=60) == "failed"

@@ -236,6 +236,32 @@ def test_removal_of_a_stopped_kubelet_does_not_start_it(node: Node) -> None:
     node.expect_untraced()
 
 
+_WANTED = f"/run/systemd/system/{UNIT}.d/10-somebody.conf"
+
+
+@rule("R6")
+@pytest.mark.parametrize("how", ["add-wants", "add-requires", "add-wants --runtime", "a drop-in", "no unit"])
+def test_a_stopped_proxy_that_kubelet_starts_for_somebody_is_gone_after_a_removal(
+    node: Node, how: str
+) -> None:
+    """Kubelet restarts to leave the relay. A link that goes with us has no effect any more by then."""
+    node.run("install")
+    node.host.systemctl("stop", PROXY)
+    if how == "a drop-in":
+        put(node, _WANTED, f"[Unit]\nWants={PROXY}\n")
+    elif how == "no unit":
+        node.path(PROXY_UNIT).unlink()
+    else:
+        node.host.systemctl(*how.split(), UNIT, PROXY)
+    node.host.systemctl("daemon-reload")
+    node.run("remove")
+    started = 2 if how in ("add-wants --runtime", "a drop-in") else 1
+    assert node.host.journal(PROXY).count("up and running") == started
+    node.host.run("rm", "-rf", f"/run/systemd/system/{UNIT}.wants", str(Path(_WANTED).parent))
+    node.host.systemctl("daemon-reload")
+    node.expect_untraced()
+
+
 @rule("R6")
 @pytest.mark.parametrize("runtime", [False, True])
 def test_what_somebody_has_masked_is_removed_with_its_enablement(node: Node, runtime: bool) -> None:
