@@ -6,6 +6,7 @@ that which unit a pass may restart and whether it may refuse. What it sees, it s
 
 from __future__ import annotations
 
+import json
 import posixpath
 import shutil
 import tempfile
@@ -17,6 +18,7 @@ from installer.model.names import Mode
 from tests.faults.hosts.ground import Ground
 from tests.faults.hosts.lifemodel import (
     BROKEN,
+    CACHE,
     CONFIGURATIONS,
     EDITED,
     EXTRA,
@@ -173,6 +175,7 @@ class Life:
         kubelet |= was.strategy != self.asked.strategy or since.base_edited
         must = was.restarts_proxy(self.asked)
         proxy = must or since.proxy_edited or not runs or (since.proxy_started and since.drifted)
+        proxy |= since.agent_goes
         return kubelet, proxy, must and runs
 
     def _without_refusal(self, mode: Mode) -> Ended:
@@ -263,6 +266,8 @@ class Life:
         for name, text in given.items():
             assert text in self.node.path(f"/etc/cri-resmgr/{name}").read_text()
         assert self.host.systemctl("is-enabled", PROXY, check=False) == "static"
+        kept = json.loads(self.node.path(CACHE).read_text())["Cfg"]
+        assert kept is None or not self.asked.forgets_agent, "of an agent that is switched off"
 
     def remove(self) -> None:
         """Removes; what is left is what was there before us, and what somebody has done since."""
@@ -362,7 +367,7 @@ class Life:
         self.clear_the_way()
         since = self.since
         restarts = since.proxy_edited or since.proxy_started or since.kubelet_started or since.unknown
-        restarts |= since.base_edited
+        restarts |= since.base_edited or since.agent_goes
         self.watcher.wait(self._looks_right)
         after = self.ground.invocations()
         assert restarts or self.asked != self.converged or after == before, "R3: a restart for nothing"

@@ -49,6 +49,7 @@ class Since:
     base_edited: bool = False  # the command line that our drop-in may have to repeat
     proxy_edited: bool = False  # content that a start of it may have read
     proxy_started: bool = False
+    agent_goes: bool = False  # a configuration of an agent that is switched off: the proxy restarts
     kubelet_started: bool = False
     unknown: bool = False  # a pass was killed or failed: what it has done is its own affair
     reload_pending: bool = False
@@ -73,6 +74,11 @@ class Asked:
     agent: str = "enabled"
     strategy: str = "auto"
     directory: str = UNIT_DIRECTORIES[0]
+
+    @property
+    def forgets_agent(self) -> bool:
+        """Whether what the agent has sent goes. Where a force.cfg takes precedence, it need not."""
+        return self.agent == "disabled" and "force.cfg" not in CONFIGURATIONS[self.configuration]
 
     def restarts_proxy(self, other: Asked) -> bool:
         """Whether the proxy has to restart for the other."""

@@ -163,12 +163,13 @@ class People:
         life.since.drifted = True
 
     def be_the_agent(self) -> None:
-        """The cluster's agent sends a configuration, which cri-resmgr keeps."""
+        """The cluster's agent sends a configuration, or had done so before it was switched off."""
         life = self._life
         cache = life.node.path(CACHE)
         if cache.exists():
             agents = {"NodeName": "node", "Data": {"policy": "Active: none\n"}}
             cache.write_text(json.dumps({**json.loads(cache.read_text()), "Cfg": agents}))
+            life.since.agent_goes = life.asked.forgets_agent
 
     def boot(self, cut: bool) -> None:
         """R12: no installer is there to help."""
