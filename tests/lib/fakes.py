@@ -186,6 +186,8 @@ class FakeSystemd:
         unit = self.unit(name)
         if unit.load_state == "masked" and method != "stop":
             raise SystemdError(f"{method} {name}: Unit {name} is masked.", name=UNIT_MASKED)
+        if not unit.exists and method == "stop":
+            return "done"
         if not unit.exists:
             raise SystemdError(f"{method} {name}: Unit {name} not found.", name=NO_SUCH_UNIT)
         result, self.units[name] = self.on_job.get(name, self._succeed)(method, unit)
