@@ -403,6 +403,7 @@ class Probe:
     unwritable: Mapping[str, str] = field(default_factory=dict)  # host path -> why
     obstacles: Mapping[str, str] = field(default_factory=dict)  # host path -> why
     proxy_drop_ins: tuple[UnitText, ...] = ()  # other people's, for the proxy's unit
+    missing: frozenset[str] = frozenset()  # paths that kubelet's unit, or those drop-ins, cannot do without
     managers: KubeletManagers = NO_MANAGERS  # what kubelet's own CPU and memory managers have assigned
     kubelet_version: str = ""  # as kubelet reports it; empty if it does not
     newer_status: tuple[str, ...] = ()  # parts of the runtime's Status beyond the CRI of Kubernetes 1.29
@@ -438,8 +439,7 @@ class HostSnapshot:
 
     @property
     def container_count(self) -> int:
-        """The most containers that a start of the proxy has to handle: the running ones, or those it
-        remembers."""
+        """The most containers that a start of the proxy has to handle: running or remembered."""
         running = len(self.probe.containers) if self.probe else 0
         return max(running, len(self.cache.containers))
 

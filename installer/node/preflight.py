@@ -10,7 +10,6 @@ import posixpath
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
-from installer.inputs.systemd_syntax import Assignment, parse_unit
 from installer.model import paths
 from installer.model.host import HostSnapshot, Machine, Probe, UnitState
 from installer.model.names import Mode
@@ -33,7 +32,7 @@ from installer.node.preflight_proxy import (
     check_statistics,
     check_versions,
 )
-from installer.node.sandbox import confines
+from installer.node.preflight_units import check_kubelets, check_proxys
 
 if TYPE_CHECKING:
     from installer.inputs.payload import Payload
@@ -67,8 +66,6 @@ _NEIGHBOURS = (
     ),
 )
 """Other owners of kubelet's unit: part of their services' names (the finding's code), message, hint."""
-_PROXY_ALONE = frozenset({"ExecStart", "Type"})
-_PROXY_NEEDS = frozenset({"Environment", "EnvironmentFile", "ExecStartPre", "ExecStartPost"})
 
 
 def check(facts: Facts) -> tuple[Finding, ...]:
@@ -117,9 +114,9 @@ def check_change(facts: Facts) -> tuple[Finding, ...]:
     return (
         *_check_running(facts),
         *_check_healthz(facts),
-        *_check_sandbox(facts),
+        *check_kubelets(facts),
         *_check_mask(snapshot.proxy.unit),
-        *_check_proxy_drop_ins(probe),
+        *check_proxys(probe),
         *_check_order(facts.unit, probe),
         *_check_runtime(probe, "the proxy needs it, so repair it first"),
         *check_empty(facts),
@@ -315,38 +312,6 @@ def _check_mask(unit: UnitState) -> Iterable[Finding]:
             f"find out why, then `systemctl unmask {unit.name}` (with --runtime if it is masked until the "
             "next boot only)",
         )
-
-
-def _check_proxy_drop_ins(probe: Probe) -> Iterable[Finding]:
-    """Drop-ins that remove needed lines from the proxy's unit. What is installed would be blamed for the
-    failure."""
-    for line in confines(probe.proxy_drop_ins, kubelet=False):
-        yield _confined("proxy-confined", paths.PROXY_UNIT, line)
-    for text in probe.proxy_drop_ins:
-        lines = [line for line in parse_unit(text) if line.section == "Service"]
-        lost = {line.key for line in lines if line.key in _PROXY_ALONE}
-        lost |= {line.key for line in lines if line.key in _PROXY_NEEDS and not line.value}
-        if lost:
-            yield refusal(
-                "proxy-drop-in-resets",
-                f"{text.path} overrides what {paths.PROXY_UNIT} needs: {', '.join(sorted(lost))}",
-                "remove these lines, or the file; options of cri-resmgr belong in "
-                "EXTRA_OPTIONS.cfg of the configs",
-            )
-
-
-def _check_sandbox(facts: Facts) -> Iterable[Finding]:
-    if facts.unit.load_state != "masked":
-        for line in confines(facts.snapshot.base.texts, kubelet=True):
-            yield _confined("kubelet-confined", facts.unit.name, line)
-
-
-def _confined(code: str, unit: str, line: Assignment) -> Finding:
-    return refusal(
-        code,
-        f"{line.path} sets {line.key}={line.value}: {unit} would not reach the proxy and what starts it",
-        "remove that line, or exclude this node (nodeSelector of the DaemonSet)",
-    )
 
 
 def _check_order(kubelet: UnitState, probe: Probe) -> Iterable[Finding]:

@@ -51,6 +51,7 @@ from installer.node.links import find_links
 from installer.node.ordering import find_cycle
 from installer.node.pinning import read_cache, read_managers, running_containers
 from installer.node.record import Goes, Record, objects_of
+from installer.node.sandbox import needed_paths
 
 _SERVICES_THAT_MATTER = (
     "gardener-node-agent.service",
@@ -179,6 +180,11 @@ def with_probe(snapshot: HostSnapshot, host: Host, plan: Plan, endpoint: str) ->
         unwritable=unwritable,
         obstacles={path: reason for path in wanted if (reason := _obstacle(host, path))} | _split_run(host),
         proxy_drop_ins=of_others,
+        missing=frozenset(
+            path
+            for path, _line in needed_paths((*of_others, *snapshot.base.texts))
+            if not _exists(host.files, path, follow=True)
+        ),
         kubelet_version=_kubelet_version(host, snapshot) if wanted else "",
     )
     return replace(snapshot, probe=probe)
@@ -250,9 +256,9 @@ def _exposed(host: Host, settings: Settings) -> dict[str, str]:
     return found
 
 
-def _exists(files: Files, path: str) -> bool:
+def _exists(files: Files, path: str, *, follow: bool = False) -> bool:
     try:
-        return files.status(path) is not None
+        return files.status(path, follow=follow) is not None
     except UnservableHostError:  # a link leads out of the host root, so none of our files can be there
         return False
 

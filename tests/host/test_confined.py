@@ -91,13 +91,20 @@ def test_what_drop_ins_for_many_services_restrict_does_not_reach_the_proxy(
         ("cri-resource-.service.d", "EnvironmentFile="),
         ("cri-.service.d", "Type=oneshot"),
         ("cri-.service.d", "RootDirectory=/srv"),
+        ("cri-.service.d", "WorkingDirectory=/missing"),
+        ("service.d", "BindReadOnlyPaths=/missing"),
+        (f"{UNIT}.d", "WorkingDirectory=/missing"),
+        ("cri-.service.d", "ExecCondition=/bin/false"),
+        ("cri-.service.d", "WatchdogSec=1"),
+        ("service.d", "[Unit]\nConditionPathExists=/missing"),
+        ("cri-.service.d", "[Unit]\nAssertPathExists=/missing"),
     ],
 )
 def test_what_would_keep_our_lines_from_their_files_is_refused(node: Node, directory: str, line: str) -> None:
     lay(node, directory, f"[Service]\n{line}\n")
     invocations = node.invocations()
     refused = node.run("install", code=4)
-    assert line.split("=")[0] in refused.err
+    assert line.removeprefix("[Unit]\n").split("=")[0] in refused.err
     assert f"{directory}/50-theirs.conf" in refused.err
     assert node.invocations() == invocations
     assert not node.path(f"{UNITS}/{PROXY}").exists()

@@ -39,7 +39,7 @@ NODE = (
     {"assess", "takeover", "preconditions"},
     {"preflight", "snapshot", "diff", "plan", "apply"},
     {"run", "file_steps"},
-    {"desired", "preflight_proxy", "preflight_files", "ownership"},
+    {"desired", "preflight_proxy", "preflight_units", "preflight_files", "ownership"},
     {"facts", "await_kubelet", "await_proxy", "relay_steps"},
     {"adoption", "known_pods", "kept", "controls"},
     {"pinning", "record", "kubelet_strategy", "links", "ordering", "sandbox"},

@@ -350,7 +350,15 @@ def test_systemd_needs_room_to_reload(free: int, refused: bool) -> None:
         ("[Service]\nExecStart=\nExecStart=/bin/sleep 1\n", "ExecStart"),
         ("[Service]\nEnvironmentFile=\nExecStartPost=\n", "EnvironmentFile, ExecStartPost"),
         ("[Service]\nEnvironment=GOMAXPROCS=2\nMemoryMax=1G\n", ""),
-        ("[Unit]\nAfter=\n", ""),
+        ("[Unit]\nAfter=\nOnFailure=mail@%n.service\nConflicts=shutdown.target\n", ""),
+        (
+            "[Unit]\nConditionPathExists=/run/theirs\nAssertACPower=yes\n",
+            "AssertACPower, ConditionPathExists",
+        ),
+        ("[Unit]\nConditionPathExists=\nFailureAction=none\nRefuseManualStart=no\n", ""),
+        ("[Unit]\nFailureAction=reboot\nRequisite=x.service\n", "FailureAction, Requisite"),
+        ("[Service]\nExecCondition=/bin/true\nWatchdogSec=10\n", "ExecCondition, WatchdogSec"),
+        ("[Service]\nRuntimeMaxSec=infinity\nWatchdogSec=0\nPIDFile=/run/x.pid\n", ""),
     ],
 )
 def test_a_drop_in_that_breaks_the_proxys_unit_is_refused(text: str, lost: str) -> None:
@@ -359,6 +367,16 @@ def test_a_drop_in_that_breaks_the_proxys_unit_is_refused(text: str, lost: str) 
     assert codes(found) == ["proxy-drop-in-resets"] * bool(lost)
     assert not lost or found[0].message.endswith(f": {lost}")
     assert not lost or path in found[0].message
+
+
+def test_a_unit_that_names_a_missing_path_is_not_started() -> None:
+    theirs = UnitText("/etc/systemd/system/service.d/theirs.conf", "[Service]\nWorkingDirectory=/srv\n")
+    snapshot = replace(FACTS, base=replace(FACTS.base, texts=(theirs,)))
+    probe = replace(PROBE, proxy_drop_ins=(theirs,))
+    assert change(snapshot, probe) == []
+    found = change(snapshot, replace(probe, missing=frozenset({"/srv"})))
+    assert sorted(codes(found)) == ["kubelet-confined", "proxy-confined"]
+    assert all("/srv does not exist" in each.message for each in found)
 
 
 def test_a_masked_proxy_is_somebodys_decision() -> None:

@@ -3,7 +3,7 @@
 import pytest
 
 from installer.model.host import UnitText
-from installer.node.sandbox import confines
+from installer.node.sandbox import confines, needed_paths
 
 
 @pytest.mark.parametrize(
@@ -38,3 +38,25 @@ from installer.node.sandbox import confines
 )
 def test_what_confines_kubelet(line: str, found: bool) -> None:
     assert bool(confines((UnitText("x.conf", f"[Service]\n{line}\n"),), kubelet=True)) is found
+
+
+@pytest.mark.parametrize(
+    ("lines", "found"),
+    [
+        ("WorkingDirectory=/srv", ["/srv"]),
+        ("WorkingDirectory=/srv\nWorkingDirectory=/x", ["/x"]),
+        ("WorkingDirectory=-/srv\nBindPaths=-/srv:/x\nEnvironmentFile=-/srv\nReadOnlyPaths=-+/srv", []),
+        ("WorkingDirectory=~\nWorkingDirectory=%h/x", []),
+        ("BindPaths=/a:/b /c\nBindReadOnlyPaths=+/d", ["/a", "/c", "/d"]),
+        ("BindPaths=/a\nBindPaths=\nBindPaths=%t/b", ["/run/b"]),
+        ("LoadCredential=x:/a\nLoadCredential=y", ["/a"]),
+        ("EnvironmentFile=/etc/default/*", []),
+        ("StandardOutput=append:/var/log/x/%N.log\nStandardError=journal", ["/var/log/x"]),
+        ("ExecStartPre=+/bin/a /b\nExecStartPre=-/bin/c\nExecStartPost=@/bin/d e", ["/bin/a", "/bin/d"]),
+        ("ExecPaths=/a /b\nMountImages=/c:/d", ["/a", "/b", "/c"]),
+        ("ExecStart=/nowhere\nSyslogIdentifier=/a", []),
+    ],
+)
+def test_what_has_to_exist_for_a_unit_to_start(lines: str, found: list[str]) -> None:
+    texts = (UnitText("x.conf", f"[Service]\n{lines}\n[Unit]\nWorkingDirectory=/of/no/effect\n"),)
+    assert sorted(path for path, _line in needed_paths(texts)) == found
