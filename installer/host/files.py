@@ -233,6 +233,12 @@ class RootedFiles:
             # Even if nothing was removed: a killed run may have removed it without syncing.
             disk.sync_directory(os.path.dirname(place), self._kernel)
 
+    def move(self, path: str, target: str) -> None:
+        with parent_of(self.root, path) as place, parent_of(self.root, target) as new, disk.named(place):
+            self._kernel.rename(place, new)
+            for changed in (new, place):
+                disk.sync_directory(os.path.dirname(changed), self._kernel)
+
     @contextlib.contextmanager
     def _parent_if_any(self, path: str) -> Iterator[str | None]:
         """`parent_of`, or None if a parent does not exist."""

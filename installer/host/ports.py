@@ -101,6 +101,10 @@ class Files(Protocol):
         """Remove a file or symlink durably. It may be absent."""
         ...
 
+    def move(self, path: str, target: str) -> None:
+        """Rename whatever is at `path` durably, within its file system."""
+        ...
+
     def make_directory(self, path: str, mode: int = 0o755) -> tuple[str, ...]:
         """Create `path` and its missing parents; return those it created, outermost first."""
         ...

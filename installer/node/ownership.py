@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from hashlib import sha256
+from itertools import count
 
 from installer.errors import UnservableHostError
 from installer.host.ports import Clock, Files
@@ -159,9 +160,16 @@ class RecordStore:
             self._files.write(aside, HostPath(object_path(name)), 0o600, digest=name)
             self.originals_aside.append(aside)
             yield f"{object_path(name)} -> {aside}"
-        record = self._files.read(paths.RECORD, _RECORD_KEPT) if self._orphans else None
+        kind, aside = self._files.state(paths.RECORD).kind, f"{_EDITED}/{posixpath.basename(paths.RECORD)}"
+        record = self._files.read(paths.RECORD, _RECORD_KEPT) if self._orphans and kind is Kind.FILE else None
         if record is not None:
-            self._files.write(f"{_EDITED}/record.json", record, 0o600)
+            self._files.write(aside, record, 0o600)
+        if kind in (Kind.DIRECTORY, Kind.OTHER):  # nothing can be written there
+            self._files.make_directory(_EDITED, 0o700)
+            free = (f"{aside}.{number}" for number in count(1))
+            aside = next(path for path in free if not self._files.state(path).exists)
+            self._files.move(paths.RECORD, aside)
+            yield f"{paths.RECORD} -> {aside}"
         self._orphans = ()
 
     def claim(self, plan: Plan, snapshot: HostSnapshot) -> tuple[str, ...]:

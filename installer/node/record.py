@@ -17,6 +17,7 @@ from functools import cache
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from installer.errors import UnservableHostError
 from installer.host.ports import Files
 from installer.model import paths
 from installer.model.controls import Originals
@@ -151,10 +152,14 @@ def load_record(files: Files, machine_id: str, hostname: str) -> LoadedRecord:
     On a machine with another ID or host name (a cloned disk, a renamed machine), the files prove what is kept
     of it. Of any other record that is not OK, nothing is kept.
     """
-    raw = files.read(paths.RECORD, _RECORD_LIMIT)
     nothing = Record(machine_id=machine_id, hostname=hostname)
+    try:
+        raw = files.read(paths.RECORD, _RECORD_LIMIT)
+    except UnservableHostError:  # a link that leads out of the host root
+        raw = None
     if raw is None:
-        return LoadedRecord(nothing, RecordStatus.MISSING)
+        is_there = files.state(paths.RECORD).exists  # but is no file
+        return LoadedRecord(nothing, RecordStatus.CORRUPT if is_there else RecordStatus.MISSING)
     from pydantic import ValidationError
 
     try:

@@ -85,6 +85,10 @@ class FakeFiles(RootedFiles):
         self._note("remove", path)
         super().remove(path)
 
+    def move(self, path: str, target: str) -> None:
+        self._note("move", path, target)
+        super().move(path, target)
+
     def make_directory(self, path: str, mode: int = 0o755) -> tuple[str, ...]:
         made = self.missing_directories(path)
         if made:

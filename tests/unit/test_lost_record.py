@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 from collections.abc import Callable
@@ -27,6 +28,8 @@ EDITED = f"{paths.OUR_STATE}/edited"
 STATE_DIRECTORY = paths.PROXY_STATE[0]
 THEIRS = {path: entry.content for path, entry in bare_node().items() if entry.kind == "f"}
 
+Damage = Callable[[Node], None]
+
 
 def lose(node: Node) -> None:
     node.fake.files.remove(paths.RECORD)
@@ -40,8 +43,31 @@ def spoil(node: Node) -> None:
     node.fake.files.write(paths.RECORD, b"{", 0o600)
 
 
+def replace_by(make: Callable[[Path], object]) -> Damage:
+    def damage(node: Node) -> None:
+        lose(node)
+        make(Path(f"{node.fake.root}{paths.RECORD}"))
+
+    return damage
+
+
+def make_directory(place: Path) -> None:
+    place.mkdir()
+    (place / "theirs").write_text("x")
+
+
+no_files = pytest.mark.parametrize(
+    "damage",
+    [
+        replace_by(make_directory),
+        replace_by(os.mkfifo),
+        replace_by(lambda place: place.symlink_to("nowhere")),
+        replace_by(lambda place: place.symlink_to("/var/lib")),
+        replace_by(lambda place: place.symlink_to("../" * 40 + "etc/passwd")),
+    ],
+    ids=["directory", "fifo", "dangling", "link to a directory", "link out"],
+)
 damages = pytest.mark.parametrize("damage", [lose, lose_all, spoil])
-Damage = Callable[[Node], None]
 
 
 @pytest.fixture
@@ -62,11 +88,12 @@ def run(node: Node, payload: Path | None, mode: Mode = Mode.INSTALL, **more: obj
     """What was said, with the hints."""
     said: list[Event] = []
     asked = Request(mode, Settings(kubelet=KubeletSettings(settle_seconds=1)), payload)
+    at_last = ""
     try:
         reconcile(replace(asked, **more), node.fake.host, said.append)  # type: ignore[arg-type]
     except UnservableHostError as error:
-        return f"{error.message}\n{error.hint}"
-    return "\n".join(f"{event.message}; {event.data.get('hint')}" for event in said)
+        at_last = f"{error.message}\n{error.hint}"
+    return "\n".join((*(f"{event.message}; {event.data.get('hint')}" for event in said), at_last))
 
 
 def left(node: Node) -> list[str]:
@@ -161,3 +188,38 @@ def test_on_a_node_that_was_never_ours_nothing_is_found(tmp_path: Path, payload:
     node.fake.files.make_directory("/opt/intel", 0o755)
     assert "nothing to do" in run(node, payload, Mode.REMOVE)
     assert node.fake.files.state("/opt/intel").exists
+
+
+@rule("R6")
+@no_files
+@pytest.mark.parametrize("mode", [Mode.INSTALL, Mode.REMOVE])
+def test_what_lies_at_the_records_place_and_is_no_record_is_kept_aside(
+    node: Node, payload: Path, damage: Damage, mode: Mode
+) -> None:
+    damage(node)
+    was_directory = node.fake.files.state(paths.RECORD).kind is Kind.DIRECTORY
+    said = run(node, payload, mode)
+    assert f"the record ({paths.RECORD}) is corrupt: " in said
+    assert node.on_relay == (mode is Mode.INSTALL)
+    if was_directory:
+        assert f"{EDITED}/record.json.1" in said
+        assert node.read(f"{EDITED}/record.json.1/theirs") == b"x"
+    if mode is Mode.INSTALL:
+        assert "nothing to do" in run(node, payload)
+        run(node, payload, Mode.REMOVE)
+    assert STATE_DIRECTORY in left(node), "nothing proves it ours"
+    run(node, payload, Mode.REMOVE, without_record=True)
+    assert set(left(node)) <= {paths.OUR_STATE}
+    assert "nothing to do" in run(node, payload, Mode.REMOVE)
+
+
+@no_files
+def test_on_a_node_that_was_never_ours_it_is_left_alone(
+    tmp_path: Path, payload: Path, damage: Damage
+) -> None:
+    node = lay_node(tmp_path / "other")
+    node.fake.files.make_directory(paths.OUR_STATE)
+    damage(node)
+    run(node, payload, Mode.REMOVE)
+    run(node, payload)
+    assert node.on_relay

@@ -61,6 +61,9 @@ class MemoryFiles:
     def remove(self, path: str) -> None:
         self.at.pop(path, None)
 
+    def move(self, path: str, target: str) -> None:
+        self.at[target] = self.at.pop(path)
+
     def set_value(self, path: str, text: str) -> None:
         raise FileNotFoundError(path)  # it has no /sys
 
