@@ -307,7 +307,7 @@ class ProxySnapshot:
 
     unit: UnitState
     process: ProcessState | None = None
-    linked: bool = False  # something else than kubelet's unit starts it: see node/links.py
+    links: frozenset[str] = frozenset()  # by which others start it: node/links.py
     relay_answers: bool = False  # the relay has just answered
     starting: bool = False  # it has not served since its start, and is within the time that a start may take
     last_start: float = 0.0  # seconds that its last start took; 0: unknown

@@ -77,6 +77,7 @@ class UnitChange:
     why: tuple[str, ...]
     daemon_reload: bool = False  # systemd has to re-read its units first
     disable: bool = False  # the links that start it by itself have to go
+    kept_links: tuple[str, ...] = ()  # except these
     awaited: bool = False  # a start is in progress and has to end before the action
 
 

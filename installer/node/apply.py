@@ -105,7 +105,7 @@ class _Worker:
             StepKind.RESTORE: partial(restore, host.files),
             StepKind.SET_HOLD: partial(write_hold, plan, host.files, emit),
             StepKind.CLEAR_HOLD: lambda _step: clear_hold(host.files),
-            StepKind.DISABLE: partial(disable, host),
+            StepKind.DISABLE: partial(disable, host, plan),
             StepKind.DAEMON_RELOAD: lambda _step: host.systemd.daemon_reload(RELOAD),
             StepKind.RESET_PINNING: self._reset_pinning,
             StepKind.RETURN_CONTROLS: lambda step: return_controls(host, plan.controls, step.target, emit),

@@ -115,7 +115,7 @@ def _diff_proxy(
     reread = record.signalled == (state.invocation_id, unit.reload_digest) and not _force_edited(files)
     if action is UnitAction.NOTHING and unit.reload_digest and not reread:
         action, reasons = UnitAction.RELOAD, [f"{paths.FORCE_CONFIG} changed"]
-    disable = proxy.linked and unit.generation != ""  # an earlier installation keeps its links
+    disable = bool(proxy.links) and unit.generation != ""  # an earlier installation keeps its links
     if disable:
         reasons.append("something else than kubelet's unit starts it")
     awaited = proxy.starting and action is not UnitAction.RESTART
@@ -246,9 +246,9 @@ def _diff_no_proxy(
     if paths.PROXY_UNIT_FILE not in record.claims:
         return None
     up = state.running or state.flapping or state.active_state == "activating"
-    disable = snapshot.proxy.linked
-    if record.links and _returns_links(desired, record):
-        disable = False  # each link is restored or deleted by itself
+    # What links there were before us is restored or deleted by itself; whoever has made others since.
+    returned_links = tuple(record.links) if _returns_links(desired, record) else ()
+    disable = not snapshot.proxy.links.issubset(returned_links)
     # systemd has unloaded our unit. Another of the same name may be in a later unit directory.
     read = not (state.loaded_digest or state.need_daemon_reload)
     returned = all(change.path != paths.PROXY_UNIT_FILE for change in files)
@@ -261,6 +261,7 @@ def _diff_no_proxy(
         ("no longer wanted",),
         daemon_reload=True,
         disable=disable,
+        kept_links=returned_links,
     )
 
 

@@ -11,8 +11,8 @@ import posixpath
 
 from installer.host.ports import Files, Host
 from installer.model import paths
-from installer.model.host import FileState, Kind
-from installer.model.plan import Step
+from installer.model.host import FileState, Kind, Part
+from installer.model.plan import Plan, Step
 
 _DIRECTORIES = (".wants", ".requires", ".upholds")
 
@@ -36,9 +36,10 @@ def find_links(files: Files) -> dict[str, FileState]:
     }
 
 
-def disable(host: Host, _step: Step) -> None:
+def disable(host: Host, plan: Plan, _step: Step) -> None:
     """Delete them one by one: systemd would leave those of a masked unit, disable units that `Also=` names,
     and sync nothing (252, seen with strace). The directory of a link is claimed before, and deleted with the
     record if it is empty."""
-    for path in find_links(host.files):
+    unit = plan.changes.unit(Part.PROXY)
+    for path in find_links(host.files).keys() - (unit.kept_links if unit else ()):
         host.files.remove(path)

@@ -140,7 +140,7 @@ def _read(host: Host, settings: Settings, record: Record, seconds: float) -> Hos
         units,
         proxy=replace(
             proxy,
-            linked=bool(find_links(host.files)),
+            links=frozenset(find_links(host.files)),
             relay_answers=answers,
             starting=not answers and _is_starting(proxy, limit, served=served),
             last_start=_last_start(host, proxy),

@@ -30,11 +30,11 @@ def snapshot(
     relay_answers: bool = False,
     on_relay: bool = False,
     kubelet_healthy: bool = False,
-    proxy_linked: bool = False,
+    proxy_links: frozenset[str] = frozenset(),
 ) -> HostSnapshot:
     """`on_relay` decides the command line of the kubelet process; it makes one if none is given."""
     found = HostSnapshot(
-        ProxySnapshot(proxy, proxy_process, proxy_linked, relay_answers),
+        ProxySnapshot(proxy, proxy_process, proxy_links, relay_answers),
         KubeletSnapshot(kubelet, kubelet_process, kubelet_healthy),
         files,
     )
@@ -44,7 +44,7 @@ def snapshot(
 def but(before: HostSnapshot, **other: Any) -> HostSnapshot:
     """The snapshot with some of the parameters of `snapshot`, or its own fields, replaced."""
     proxy, kubelet = before.proxy, before.kubelet
-    for key, name in (("proxy", "unit"), ("proxy_process", "process"), ("proxy_linked", "linked")):
+    for key, name in (("proxy", "unit"), ("proxy_process", "process"), ("proxy_links", "links")):
         proxy = replace(proxy, **{name: other.pop(key)}) if key in other else proxy
     for key in ("relay_answers", "starting"):
         proxy = replace(proxy, **{key: other.pop(key)}) if key in other else proxy

@@ -261,7 +261,7 @@ def test_removal_deletes_what_was_ours_and_restores_what_was_there() -> None:
         RECORD,
         owned={**RECORD.owned, paths.FALLBACK_CONFIG: Owned(before=original, wrote=(FILES[2].digest,))},
     )
-    changes = diff(Desired(), but(CONVERGED, proxy_linked=True), record)
+    changes = diff(Desired(), but(CONVERGED, proxy_links=LINKS), record)
     verbs = {change.path: change.verb for change in changes.files}
     assert verbs.pop(paths.FALLBACK_CONFIG) is Verb.RESTORE
     assert set(verbs.values()) == {Verb.DELETE}
@@ -295,23 +295,24 @@ def removed(**proxy: object) -> HostSnapshot:
 
 @rule("R3")
 def test_a_link_that_starts_the_proxy_without_kubelet_goes_without_a_restart() -> None:
-    unit = diff(DESIRED, but(CONVERGED, proxy_linked=True), RECORD).unit(Part.PROXY)
+    unit = diff(DESIRED, but(CONVERGED, proxy_links=LINKS), RECORD).unit(Part.PROXY)
     assert unit is not None
     assert (unit.disable, unit.daemon_reload, unit.action) == (True, True, UnitAction.NOTHING)
 
 
 def test_an_earlier_installation_that_comes_back_keeps_its_links() -> None:
     desired = replace(DESIRED, proxy=replace(PROXY, generation=""))
-    unit = diff(desired, but(CONVERGED, proxy_linked=True), RECORD).unit(Part.PROXY)
+    unit = diff(desired, but(CONVERGED, proxy_links=LINKS), RECORD).unit(Part.PROXY)
     assert unit is None or not unit.disable
 
 
 UNIT_RECORD = Record(owned={paths.PROXY_UNIT_FILE: Owned(wrote=("d",))})
+LINKS = frozenset({"/etc/systemd/system/some.target.wants/cri-resource-manager.service"})
 
 
 def test_the_link_of_a_unit_whose_file_somebody_has_deleted_goes_too() -> None:
     assert diff(Desired(), removed(), UNIT_RECORD).unit(Part.PROXY) is None
-    unit = diff(Desired(), but(removed(), proxy_linked=True), UNIT_RECORD).unit(Part.PROXY)
+    unit = diff(Desired(), but(removed(), proxy_links=LINKS), UNIT_RECORD).unit(Part.PROXY)
     assert unit is not None
     assert unit.disable
 
@@ -389,6 +390,6 @@ def test_kubelet_on_its_base_endpoint_is_not_restarted_by_a_removal() -> None:
 
 
 def test_an_enabled_unit_of_somebody_else_is_disabled_before_its_file_is_replaced() -> None:
-    foreign = but(CONVERGED, proxy_process=process(""), proxy_linked=True)
+    foreign = but(CONVERGED, proxy_process=process(""), proxy_links=LINKS)
     [unit] = [u for u in diff(DESIRED, foreign, Record()).units if u.part is Part.PROXY]
     assert unit.disable

@@ -21,7 +21,9 @@ from tests.lib.slownode import release
 
 @rule("R6")
 @pytest.mark.parametrize("kind", ["wants", "requires", "upholds"])
-@pytest.mark.parametrize("theirs", ["no directory", "an empty directory", "a link of another unit"])
+@pytest.mark.parametrize(
+    "theirs", ["no directory", "an empty directory", "a link of another unit", "a unit of this name"]
+)
 @pytest.mark.parametrize("mended", [True, False])
 def test_a_directory_of_links_is_after_a_removal_as_it_was_before_us(
     tmp_path: Path, kind: str, theirs: str, mended: bool
@@ -33,6 +35,13 @@ def test_a_directory_of_links_is_after_a_removal_as_it_was_before_us(
         directory.mkdir(0o750)
     if theirs == "a link of another unit":
         (directory / "other.service").symlink_to("/usr/lib/systemd/system/other.service")
+    if theirs == "a unit of this name":
+        node.fake.files.write(paths.PROXY_UNIT_FILE, b"[Service]\nExecStart=/bin/sleep infinity\n", 0o644)
+        for other in ("first", "second"):
+            (node.fake.root / paths.LINKS[1:] / f"{other}.target.wants").mkdir()
+            (node.fake.root / paths.LINKS[1:] / f"{other}.target.wants" / paths.PROXY_UNIT).symlink_to(
+                paths.PROXY_UNIT_FILE
+            )
     before = read_tree(node.fake.root, ("/run",))
     asked = Request(Mode.INSTALL, Settings(kubelet=KubeletSettings(settle_seconds=1)), tmp_path / "payload")
     reconcile(asked, node.fake.host, silent)

@@ -89,7 +89,14 @@ class MemoryHost:
             base = replace(base, config=None, config_dir=None)
         wanted = {*paths.OUR_FILES, drop_in, *record.going(Goes.BACK), *map(object_path, objects_of(record))}
         return HostSnapshot(
-            ProxySnapshot(proxy, self.proxy_process, self.linked, self.answers, self.starting, self.took),
+            ProxySnapshot(
+                proxy,
+                self.proxy_process,
+                frozenset(find_links(self.files)),
+                self.answers,
+                self.starting,
+                self.took,
+            ),
             KubeletSnapshot(kubelet, self.kubelet_process, self.healthy and kubelet.running),
             {path: self.files.state(path) for path in sorted(wanted)},
             self.hold,
