@@ -34,7 +34,7 @@ RunChild = Callable[[Sequence[str], float], Finished]
 
 class ClusterClient(Cluster):
     """`run_child` runs a process and waits for it. `program` is what is started, with the verb `sync` and one
-    JSON text."""
+    JSON text. `chance`, within 0 and 1, keeps the nodes of a fleet out of step."""
 
     def __init__(
         self,
@@ -46,9 +46,10 @@ class ClusterClient(Cluster):
         periods: Periods = PERIODS,
         now: Callable[[], float] = time.time,
         clock: Callable[[], float] = time.monotonic,
+        chance: Callable[[], float] = random.random,
     ) -> None:
         self._emit, self._files, self._program, self._run_child = emit, files, tuple(program), run_child
-        self._now, self._clock = now, clock
+        self._now, self._clock, self._chance = now, clock, chance
         self._loop: Loop | None = None
         self._changed: Callable[[], None] = lambda: None
         self._child: RunningChild | None = None
@@ -161,7 +162,7 @@ class ClusterClient(Cluster):
         # Whatever fails, there is a next sync.
         self.member = replace(before, in_flight=None, due={Due.NODE: now + before.periods.retry[0]})
         try:
-            self.member = after = receive(before, now, random.random(), reply)
+            self.member = after = receive(before, now, self._chance(), reply)
             self._keep()
             for event in _news(before, after, reply):
                 self._emit(event)

@@ -61,14 +61,22 @@ def sync(text: str) -> str:
         api.close()
 
 
-def sync_with(api: Api, request: SyncRequest, clock: Callable[[], float] = time.time) -> SyncReply:
-    """`clock` is the time of the epoch if the server does not send it."""
-    return _Sync(api, request, clock).run()
+def sync_with(
+    api: Api,
+    request: SyncRequest,
+    clock: Callable[[], float] = time.time,
+    chance: Callable[[], float] = random.random,
+) -> SyncReply:
+    """`clock` is the time of the epoch if the server does not send it. `chance`, within 0 and 1, keeps the
+    nodes of a fleet out of step."""
+    return _Sync(api, request, clock, chance).run()
 
 
 class _Sync:
-    def __init__(self, api: Api, request: SyncRequest, clock: Callable[[], float]) -> None:
-        self._api, self._request, self._clock = api, request, clock
+    def __init__(
+        self, api: Api, request: SyncRequest, clock: Callable[[], float], chance: Callable[[], float]
+    ) -> None:
+        self._api, self._request, self._clock, self._chance = api, request, clock, chance
         self._context = request.context
         self._parts: dict[str, Result] = {}
         self._sent = 0
@@ -116,7 +124,7 @@ class _Sync:
 
     def _ask_fleet(self, end: WorkEnd) -> PermitAnswer:
         """Ask for a permit, or else report how work has ended."""
-        client = PermitClient(self._request, self, self._clock, random.random)
+        client = PermitClient(self._request, self, self._clock, self._chance)
         answer = client.begin(self._request.begin) if self._request.begin else client.end(end)
         if answer.tripped:
             message = f"{answer.tripped}; no other node will start it"

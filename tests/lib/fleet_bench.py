@@ -69,11 +69,15 @@ class Store:
         self.put(DAEMONSET, {"kind": "DaemonSet", "metadata": metadata, "status": {}})
 
     def put(self, path: str, found: Mapping[str, Any]) -> dict[str, Any]:
-        self._version += 1
         kept = dict(found)
-        kept["metadata"] = {**kept["metadata"], "resourceVersion": str(self._version)}
+        kept["metadata"] = {**kept["metadata"], "resourceVersion": self.next_version(path)}
         self.objects[path] = kept
         return kept
+
+    def next_version(self, _path: str) -> str:
+        """Return one that no object has had."""
+        self._version += 1
+        return str(self._version)
 
     def call(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Answer:
         path, _, query = path.partition("?")

@@ -231,6 +231,26 @@ class SimNode:
         done = Outcome(0, True, restarts=1, installed=Installed(generation), fleet_generation=generation)
         return self.nature.takes, done
 
+    def run(self, watcher: Watcher, action: Action, seconds: float, outcome: Outcome) -> None:
+        """Let the pass that this daemon has begun end after these seconds."""
+        boots = self.boots
+
+        def end() -> None:
+            if self.boots == boots:
+                self.end(watcher, action, outcome)
+
+        self.fleet.clock.after(seconds, end)
+
+    def end(self, began: Watcher, action: Action, outcome: Outcome) -> None:
+        """A pass ends that this daemon has begun. The present one follows it to its end if it is worth it."""
+        self.finish(began.generation, outcome)
+        watcher = self.watcher
+        followed = watcher is began or outcome.restarts > 0
+        if watcher is not None and watcher.is_running and followed:
+            watcher.ended(action, outcome)
+        elif outcome.restarts:
+            self.unread = (action, outcome)
+
     def finish(self, generation: str, outcome: Outcome) -> None:
         if outcome.restarts:
             self.busy = False
@@ -353,7 +373,8 @@ class SimFleet:
         store: Any = None,
         loop: type[SimLoop] = SimLoop,
     ) -> None:
-        random.seed(seed)  # the program's own jitter
+        random.seed(seed)
+        self.chance: Callable[[], float] = random.random  # the program's own jitter
         self.rules, self.loop = rules, loop
         self.clock = clock or Clock()
         self.store = store or SimStore(self.clock)

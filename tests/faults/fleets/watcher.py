@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import random
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from installer.cluster.client import ClusterClient
@@ -35,7 +35,7 @@ class Watcher:
         context = PodContext(
             *("", 0, "", node.name, pod, "kube-system", "cri-resmgr-installer"), True, NAMESPACE
         )
-        self.policy = Policy(Configuration(rules=node.fleet.rules), random.random, self.clock.now)
+        self.policy = Policy(Configuration(rules=node.fleet.rules), node.fleet.chance, self.clock.now)
         self.cluster = ClusterClient(
             context,
             lambda _event: None,
@@ -43,7 +43,8 @@ class Watcher:
             ("program",),
             self.loop.run,
             now=self._wall,
-            clock=lambda: self.clock.now,
+            clock=self._monotonic,
+            chance=node.fleet.chance,
         )
         self.alive = True
         self._timer = 0
@@ -54,12 +55,15 @@ class Watcher:
             self.policy.begun(Decision(Action.INSTALL), self._look(), by_another=True)
         if node.unread:
             unread, node.unread = node.unread, None
-            self.loop.after(LATENCY, lambda: self.ended(*unread))
+            self.loop.after(LATENCY, partial(self.ended, *unread))
         self._set_timer(0.0)
 
     def _wall(self) -> float:
         """The node's own clock, which may be wrong."""
         return self.node.fleet.store.now + self.node.nature.skew
+
+    def _monotonic(self) -> float:
+        return self.clock.now
 
     @property
     def is_running(self) -> bool:
@@ -107,20 +111,7 @@ class Watcher:
             seconds, outcome = self.node.work(self.generation, decision.ask_first, self.policy.restarts_left)
         if outcome.restarts and not decision.is_return:
             self.node.fleet.began(self.node, permitted, self.generation)
-        boots = self.node.boots
-
-        def end() -> None:
-            if self.node.boots != boots:
-                return
-            self.node.finish(self.generation, outcome)
-            watcher = self.node.watcher
-            followed = watcher is self or outcome.restarts > 0
-            if watcher is not None and watcher.is_running and followed:
-                watcher.ended(decision.action, outcome)
-            elif outcome.restarts:
-                self.node.unread = (decision.action, outcome)
-
-        self.clock.after(seconds, end)
+        self.node.run(self, decision.action, seconds, outcome)
 
     def ended(self, action: Action, outcome: Outcome) -> None:
         """A pass has ended, which this daemon or an earlier one has begun."""
