@@ -92,7 +92,8 @@ class PassHistory:
         self._settled, self.retry_at = None, 0.0
 
     def planned(self, now: float, outcome: Outcome, before: PollSnapshot, after: PollSnapshot) -> None:
-        """A plan under a pause has ended."""
+        """A plan under a pause has ended. What a verification pass would look at, it has seen."""
+        self._verify_at = 0.0
         if outcome.code not in _KNOWS_THE_HOST and not outcome.remembered:
             self.tried = before.inputs
             self._fail(now, outcome)

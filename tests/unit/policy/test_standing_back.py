@@ -94,6 +94,17 @@ def test_while_paused_it_only_plans(settled: Bench) -> None:
     assert settled.look(replace(GOOD, inputs=("new",))) is Action.INSTALL
 
 
+def test_a_pause_right_after_a_change_is_planned_for_once(make: Make) -> None:
+    """In the place of the pass that would verify the change."""
+    bench = make()
+    bench.look(GOOD)
+    bench.end(CHANGED)
+    paused = replace(GOOD, paused=True)
+    assert bench.look(paused, after=2) is Action.PLAN
+    bench.end(OK)
+    assert [bench.look(after=1) for _ in range(5)] == [Action.NOTHING] * 5
+
+
 def test_while_paused_a_generation_that_failed_here_is_no_failure_of_the_plan(settled: Bench) -> None:
     paused = replace(GOOD, paused=True, inputs=("new",))
     assert settled.look(paused) is Action.PLAN
