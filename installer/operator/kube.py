@@ -345,7 +345,7 @@ class _Provided(Identity):
 def _provided(paths: Sequence[Path], chosen: Chosen) -> Identity | None:
     if not chosen.provider:
         return None
-    check_provider(chosen.provider)
+    check_provider(chosen)
     return _Provided(paths, chosen.context)
 
 

@@ -306,9 +306,16 @@ def _known_cluster(chosen: Chosen, server: str, authority: bytes) -> dict[str, o
     return found
 
 
-def check_provider(name: str) -> None:
-    """Raises KubeconfigError unless kubectl still has this `auth-provider`."""
+def check_provider(chosen: Chosen) -> None:
+    """Raises KubeconfigError unless kubectl still has this `auth-provider`, and has all that it needs."""
+    name, where = chosen.provider, f"user {chosen.user_name}: auth-provider"
+    if chosen.user.get("exec"):
+        raise KubeconfigError(f"{where}: there is an exec plugin, too; only one is allowed")
     if name == "oidc":
+        given = mapping_at(chosen.user, "auth-provider", "config")
+        for key in ("idp-issuer-url", "client-id"):
+            if not _text(given, key, where):
+                raise KubeconfigError(f"{where}: has no {key}")
         return
     hint = f"use the credential plugin {_GONE[name]}" if name in _GONE else ""
     raise KubeconfigError(f"auth-provider {name}: kubectl does not have it", hint)

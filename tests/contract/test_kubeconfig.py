@@ -7,7 +7,7 @@ import json
 import os
 import subprocess
 import sys
-from base64 import b64encode
+from base64 import b64encode, urlsafe_b64encode
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -380,6 +380,18 @@ def test_no_message_repeats_a_credential(machine: Machine, server: SeenRequests,
 
 # -- kubectl itself ---------------------------------------------------------------------------------
 
+
+def oidc(token: str, **more: str) -> dict[str, Any]:
+    config = {"idp-issuer-url": "https://127.0.0.1:9", "client-id": "c", "id-token": token} | more
+    return {"auth-provider": {"name": "oidc", "config": config}}
+
+
+def token_until(seconds: int) -> str:
+    claims = {"iss": "https://127.0.0.1:9", "sub": "s", "exp": seconds}
+    parts = (json.dumps(each).encode() for each in ({"alg": "RS256"}, claims))
+    return ".".join(urlsafe_b64encode(each).decode().rstrip("=") for each in parts) + ".c2ln"
+
+
 SHAPES: Mapping[str, Callable[[SeenRequests], Any]] = {
     "a token": broken({"token": "t"}),
     "white space behind a token": broken({"tokenFile": "tok"}),
@@ -411,12 +423,42 @@ SHAPES: Mapping[str, Callable[[SeenRequests], Any]] = {
     "a plugin that says nothing": broken(plugin("true")),
     "a plugin that fails": broken(plugin("false")),
     "a plugin that kubectl had": broken({"auth-provider": {"name": "gcp"}}),
+    "an OpenID token": broken(oidc(token_until(4102444800))),
+    "an OpenID token that is over": broken(oidc(token_until(1))),
+    "an OpenID token of nobody": broken(oidc("")),
+    "an OpenID token that is none": broken(oidc("abc")),
+    "an OpenID token that cannot be renewed": broken(oidc(token_until(1), **{"refresh-token": "r"})),
+    "an OpenID provider without its URL": broken(oidc(token_until(4102444800), **{"idp-issuer-url": ""})),
+    "an OpenID provider without a client": broken(oidc(token_until(4102444800), **{"client-id": ""})),
+    "an OpenID provider without anything": broken({"auth-provider": {"name": "oidc"}}),
+    "an OpenID token beside a token": broken(oidc(token_until(4102444800)) | {"token": "t"}),
+    "an OpenID token beside a plugin": broken(oidc(token_until(4102444800)) | plugin("true")),
     "a proxy of another kind": broken({}, **{"proxy-url": "ftp://127.0.0.1:1"}),
     "a proxy without a scheme": broken({}, **{"proxy-url": "127.0.0.1:1"}),
     "a proxy that resolves": broken({}, **{"proxy-url": "socks5h://127.0.0.1:1"}),
     "another kind of document": listed("kind: Pod\napiVersion: v1\n"),
     "a list": listed("[]"),
 }
+
+
+@pytest.mark.parametrize(
+    ("user", "said"),
+    [
+        (oidc(token_until(4102444800)), ""),
+        (oidc(token_until(1)), "log in again"),
+        (oidc(""), "the token of its auth-provider is empty"),
+        ({"auth-provider": {"name": "oidc"}}, "has no idp-issuer-url"),
+        (oidc(token_until(4102444800)) | plugin("true"), "only one is allowed"),
+        ({"auth-provider": {"name": "azure"}}, "use the credential plugin kubelogin"),
+    ],
+    ids=["good", "over", "none", "empty", "with a plugin", "gone"],
+)
+def test_a_provider_works_or_says_what_is_missing(
+    machine: Machine, server: SeenRequests, user: dict[str, Any], said: str
+) -> None:
+    done = machine.report(server.kubeconfig(user))
+    assert (done.returncode, said in done.stderr) == (WRONG if said else 0, True), done.stderr
+    assert "Traceback" not in done.stderr
 
 
 @pytest.mark.parametrize("name", SHAPES)
