@@ -124,6 +124,8 @@ class Plugin(Identity):
         status, plugin = self._run(), f"the credential plugin {self._program.argv[0]}"
         token, until = text_at(status, "token"), parse_time(status.get("expirationTimestamp"))
         pair = [text_at(status, "clientCertificateData"), text_at(status, "clientKeyData")]
+        if status.get("expirationTimestamp") and not until:
+            raise CredentialsError(f"{plugin} has printed an expirationTimestamp that is no time")
         if not token and not any(pair):
             raise CredentialsError(f"{plugin} has printed neither a token nor a certificate")
         if any(pair) and not all(pair):

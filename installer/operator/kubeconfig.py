@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urlsplit, urlunsplit
+from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
 from installer.errors import InvalidInputError
 from installer.inputs.yaml_document import parse_document
@@ -38,6 +38,8 @@ _KINDS = {"clusters": "cluster", "users": "user", "contexts": "context"}
 _PLUGINS = "client.authentication.k8s.io"
 _GONE = {"gcp": "gke-gcloud-auth-plugin", "azure": "kubelogin", "openstack": "client-keystone-auth"}
 """Built into kubectl until 1.25, and the credential plugins that came after."""
+_TOKEN = "!#$&'*+^`|"
+"""What a header's name may have besides letters, digits and -._~; client-go escapes all else in a key."""
 _EXEC_EXTENSION = f"{_PLUGINS}/exec"
 
 
@@ -195,7 +197,7 @@ def access_of(chosen: Chosen, environment: Mapping[str, str], identity: Identity
     if certificate and key:
         add_certificate(tls, certificate, key)
     plain = _identity(user, whose) or identity or given
-    if plain is None and not certificate and user.get("exec"):
+    if plain is None and not certificate and user.get("exec") is not None:
         plain = Plugin(_program(chosen, whose, server, authority), partial(_certify, tls))
     name = _text(cluster, "tls-server-name", where)
     return Access(server, plain or Identity(), tls, name, proxy, impersonated)
@@ -260,14 +262,20 @@ def _identity(user: Mapping[str, Any], where: str) -> Identity | None:
 def _impersonation(user: Mapping[str, Any], where: str) -> tuple[tuple[str, str], ...]:
     name, uid = _text(user, "as", where), _text(user, "as-uid", where)
     groups, extra = user.get("as-groups") or [], user.get("as-user-extra") or {}
-    if not (isinstance(groups, list) and isinstance(extra, Mapping)):
-        raise KubeconfigError(f"{where}: as-groups must be a list, as-user-extra an object")
+    several = [groups, *(each or [] for each in extra.values())] if isinstance(extra, Mapping) else [None]
+    if not all(isinstance(each, list) and all(isinstance(one, str) for one in each) for each in several):
+        raise KubeconfigError(
+            f"{where}: as-groups must be a list of texts, as-user-extra an object with such lists"
+        )
     if not name and (uid or groups or extra):
         raise KubeconfigError(f"{where}: as-uid, as-groups and as-user-extra need `as`")
-    more = [(f"Impersonate-Extra-{key}", str(each)) for key, values in extra.items() for each in values]
-    found = [("Impersonate-User", name), ("Impersonate-Uid", uid)]
-    found += [("Impersonate-Group", str(each)) for each in groups] + more
-    return tuple((key, value) for key, value in found if value)
+    found = [("User", name), ("Uid", uid)] + [("Group", each) for each in groups]
+    for key, values in extra.items():
+        found += [(f"Extra-{quote(key, safe=_TOKEN)}", each) for each in values or []]
+    if any(re.search(r"[\r\n\0]", value) for _, value in found):
+        raise KubeconfigError(f"{where}: a header cannot carry whom it impersonates")
+    # HTTP libraries send latin-1: the bytes are those of UTF-8, as kubectl sends them.
+    return tuple((f"Impersonate-{key}", value.encode().decode("latin-1")) for key, value in found if value)
 
 
 def _program(chosen: Chosen, where: str, server: str, authority: bytes) -> Program:

@@ -91,11 +91,38 @@ def test_a_name_and_a_password(machine: Machine, server: SeenRequests) -> None:
 
 
 def test_impersonation(machine: Machine, server: SeenRequests) -> None:
-    user = {"token": "t", "as": "jane", "as-groups": ["a", "b"], "as-user-extra": {"scope": ["x"]}}
+    extra = {"scope": ["x"], "example.org/k %": ["\u20ac"], "none": None}
+    user = {"token": "t", "as": "jane", "as-groups": ["a", "b"], "as-user-extra": extra}
     assert well(machine.report(server.kubeconfig(user)))
     assert server.headers("impersonate-user") == ["jane"]
     assert server.headers("impersonate-group") == ["a", "b"]
     assert server.headers("impersonate-extra-scope") == ["x"]
+    (sent,) = server.headers("impersonate-extra-example.org%2fk%20%25")
+    assert sent.encode("latin-1").decode() == "\u20ac"
+    assert well(machine.report(server.kubeconfig({"token": "t", "as": "J\u00fcrgen"})))
+    assert server.headers("impersonate-user")[0].encode("latin-1").decode() == "J\u00fcrgen"
+
+
+@pytest.mark.parametrize(
+    "user",
+    [
+        {"as-user-extra": {"k": "x"}},
+        {"as-user-extra": {"k": 3}},
+        {"as-user-extra": ["k"]},
+        {"as-groups": [{"a": 1}]},
+        {"as-groups": "a"},
+        {"as": "a\nb"},
+        {"exec": {}},
+        {"exec": []},
+    ],
+    ids=str,
+)
+def test_what_kubectl_does_not_take_is_not_sent(
+    machine: Machine, server: SeenRequests, user: dict[str, Any]
+) -> None:
+    asked = {"as": "jane", **user} if "exec" not in user else user
+    assert machine.report(server.kubeconfig(asked)).returncode == WRONG
+    assert not server.seen
 
 
 def test_the_first_of_several_files_counts(machine: Machine, server: SeenRequests) -> None:
@@ -408,6 +435,21 @@ SHAPES: Mapping[str, Callable[[SeenRequests], Any]] = {
     "no authority": broken({}, **{"certificate-authority-data": None}),
     "groups of nobody": broken({"as-groups": ["g"]}),
     "somebody else": broken({"token": "t", "as": "jane"}),
+    "somebody with another alphabet": broken({"token": "t", "as": "J\u00fcrgen \u20ac"}),
+    "somebody over two lines": broken({"token": "t", "as": "a\nb"}),
+    "a key with a slash": broken({"token": "t", "as": "jane", "as-user-extra": {"example.org/k %": ["x"]}}),
+    "a key without values": broken({"token": "t", "as": "jane", "as-user-extra": {"k": None}}),
+    "a key with a text": broken({"token": "t", "as": "jane", "as-user-extra": {"k": "x"}}),
+    "a key with a number": broken({"token": "t", "as": "jane", "as-user-extra": {"k": 3}}),
+    "groups that are objects": broken({"token": "t", "as": "jane", "as-groups": [{"a": 1}]}),
+    "a plugin without anything": broken({"exec": {}}),
+    "a plugin that is a list": broken({"exec": []}),
+    "a plugin whose token ends at no time": broken(
+        plugin(
+            "echo",
+            args=[json.dumps(CREDENTIAL | {"status": {"token": "t", "expirationTimestamp": "soon"}})],
+        )
+    ),
     "no such user": lambda server: server.kubeconfig() | {"users": []},
     "no such cluster": lambda server: server.kubeconfig() | {"clusters": []},
     "no current context": lambda server: server.kubeconfig() | {"current-context": ""},
