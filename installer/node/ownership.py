@@ -70,6 +70,11 @@ class RecordStore:
         """Whether the record on the disk has another machine ID or host name than this host."""
         return self.status in (RecordStatus.RENAMED, RecordStatus.FOREIGN)
 
+    @property
+    def has_strays(self) -> bool:
+        """Whether a killed run has left kept objects that nothing refers to, perhaps a whole program."""
+        return bool(set(self._files.list(paths.OBJECTS)) - objects_of(self.record))
+
     def reconstruct(self, drop_ins: Sequence[str], payload_digest: str, everything: bool) -> None:
         """Without a record, claim what is provably ours: files with our header, and the payload's own
         binary; with `everything`, all files at our paths, also beside a record that names another host.
@@ -94,7 +99,9 @@ class RecordStore:
         if ours or self.status is not RecordStatus.MISSING:
             self.unclaimed = tuple(unclaimed)
             found = {each.digest for each in there.values()} | objects_of(self.record)  # no originals
-            self._orphans += tuple(self._find_orphans(set(kept).difference(found, self._orphans), wrote))
+            # Nor is the payload's program, which a killed run may have kept.
+            others = set(kept).difference(found, self._orphans, (payload_digest,))
+            self._orphans += tuple(self._find_orphans(others, wrote))
         if ours or proven:
             known = self.record.owned  # of a record that names another host
             self._claim((*ours, *proven), drop_ins)
@@ -206,7 +213,8 @@ class RecordStore:
             record = replace(record, controls=controls)
         if any(step.kind is StepKind.SIGNAL for step in plan.steps):
             record = replace(record, signalled=(record.signalled[0], ""))  # until the signal is sent
-        self._save(claim_paths(record, snapshot.files, writes))
+        record = claim_paths(record, snapshot.files, writes)
+        self._save(replace(record, unproven=self._unproven(record)))
         for file in writes:
             self._files.make_directory(posixpath.dirname(file.path))
         return kept
@@ -271,8 +279,9 @@ class RecordStore:
         self.record = replace(self.record, owed={}, signalled=signalled, controls=controls)
 
     def close_as_good(self) -> None:
-        """After a change was undone: the good generation is in place again, and the other one's objects are
-        deleted."""
+        """After a change was undone: the good generation is in place again. The other one's objects are
+        deleted before it is blamed: after that, no run of it would delete them."""
+        drop_objects(self._files, objects_of(self.record) | objects_of(self._loaded))
         self._save(self.record)
         drop_objects(self._files, objects_of(self.record))
 
@@ -307,9 +316,7 @@ class RecordStore:
                 checked=snapshot.proxy.unit.invocation_id,
                 failed=failed,
                 digests=self._identities(snapshot, digests, payload_file),
-                unproven=tuple(
-                    path for path in self.there_still() if path not in owned or not self.names_another_host
-                ),
+                unproven=self._unproven(replace(self.record, owned=owned)),
             )
         )
         drop_objects(self._files, objects_of(self.record))
@@ -318,6 +325,12 @@ class RecordStore:
     def there_still(self) -> tuple[str, ...]:
         """What is unclaimed and still there."""
         return tuple(path for path in self.unclaimed if self._files.state(path).exists)
+
+    def _unproven(self, record: Record) -> tuple[str, ...]:
+        """What a new record that begins in place of a lost one has to name. After a killed run, nothing but
+        the record knows."""
+        there = self.there_still()
+        return tuple(path for path in there if path not in record.owned or not self.names_another_host)
 
     def set_aside(self) -> tuple[str, ...]:
         """Where the edits and originals are that nothing refers to."""

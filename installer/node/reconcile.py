@@ -131,6 +131,7 @@ def _is_to_be_closed(assessment: Assessment, run: Run) -> bool:
     reduced = any(finding.code == WEIGHT_TAKEN for finding in plan.findings)
     unkept = is_open(run.store.record, plan.desired) or bool(snapshot.damaged)
     unkept = unkept or (assessment.unchecked and not reduced) or run.store.names_another_host
+    unkept = unkept or run.store.has_strays
     return plan.mode is Mode.REMOVE or (snapshot.sound and unkept)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
@@ -98,6 +99,33 @@ def test_of_a_version_that_is_replaced_no_copy_stays(node: Node, payload: Path) 
     assert run(node, payload)
     assert node.read(kept(ONE)) is None
     assert node.read(kept(program("two"))) == program("two")
+
+
+class Killed(BaseException):
+    """The run ends, and nothing of it goes on."""
+
+
+@rule("R7")
+@pytest.mark.parametrize("works", [True, False])
+def test_r7_of_a_version_that_is_replaced_or_undone_no_copy_stays_though_the_run_is_killed(
+    node: Node, payload: Path, works: bool
+) -> None:
+    """When it has closed the record, and has not deleted what that does not refer to any more."""
+    offer(payload, program("two", works=works))
+    goes = kept(ONE if works else program("two", works=False))
+
+    def fail(method: str, path: str) -> None:
+        if (method, path) == ("remove", goes):
+            raise Killed
+
+    node.fake.files.fail = fail
+    with pytest.raises(Killed):
+        run(node, payload)
+    node.fake.files.fail = lambda _method, _path: None
+    assert node.read(goes) is not None
+    with nullcontext() if works else pytest.raises(RolledBackError):
+        assert not run(node, payload)
+    assert node.read(goes) is None
 
 
 @rule("R8")

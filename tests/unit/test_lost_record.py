@@ -154,6 +154,51 @@ def test_what_an_installation_with_a_new_record_cannot_prove_is_named_at_the_rem
     assert left(node) == [paths.OUR_STATE]
 
 
+class Killed(BaseException):
+    """The run ends, and nothing of it goes on."""
+
+
+def kill_at(node: Node, payload: Path, path: str) -> None:
+    """The run is killed when it is about to write that file."""
+
+    def fail(method: str, target: str) -> None:
+        if (method, target) == ("write", path):
+            raise Killed
+
+    node.fake.files.fail = fail
+    with pytest.raises(Killed):
+        run(node, payload)
+    node.fake.files.fail = lambda _method, _path: None
+
+
+@rule("R6", "R7")
+@pytest.mark.parametrize("damage", [lose, spoil])
+def test_r7_what_a_killed_installation_with_a_new_record_cannot_prove_is_named_at_the_removal(
+    node: Node, payload: Path, damage: Damage
+) -> None:
+    damage(node)
+    release(payload, "two")
+    kill_at(node, payload, paths.BINARY)
+    assert "done" in run(node, payload)
+    assert named(run(node, payload, Mode.REMOVE)) == {STATE_DIRECTORY, paths.BINARY}
+
+
+@rule("R7")
+def test_r7_a_program_that_a_killed_installation_has_kept_is_nobodys_original(
+    node: Node, payload: Path
+) -> None:
+    """The unit at our path is somebody else's, so that nothing proves which programs are ours."""
+    lose(node)
+    (node.fake.root / paths.PROXY_UNIT_FILE[1:]).write_text("[Service]\nExecStart=/bin/true\n")
+    release(payload, "two")
+    kill_at(node, payload, paths.RECORD)
+    said = run(node, payload)
+    kept = {node.read(f"{EDITED}/{name}") for name in node.fake.files.list(EDITED)}
+    assert "done" in said
+    assert THEIRS[paths.FALLBACK_CONFIG] in kept
+    assert program("two") not in kept
+
+
 def test_a_person_may_insist_at_once_also_with_a_new_record(node: Node, payload: Path) -> None:
     spoil(node)
     run(node, payload)
