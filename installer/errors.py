@@ -50,6 +50,9 @@ class UnservableHostError(InstallerError):
         self.faults = tuple(faults)
 
 
+NO_SUCH_UNIT = "org.freedesktop.systemd1.NoSuchUnit"
+
+
 class SystemdError(InstallerError):
     """A call to systemd failed or timed out. `name` is the D-Bus error name, if any. `lost`: the bus or
     systemd did not answer, so the effect of the call is unknown."""

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from installer.errors import SystemdError, UnservableHostError
+from installer.errors import NO_SUCH_UNIT, SystemdError, UnservableHostError
 from installer.host.bus import CALL_SECONDS, MANAGER, MANAGER_PATH, SERVICE, TIMEOUT, UNIT, SystemBus
 from installer.host.files import RootedFiles
 from installer.host.unit_files import find_drop_ins, is_listed, set_properties
@@ -22,7 +22,6 @@ _FILELESS_UNIT = "init.scope"  # it has no file to edit
 _LOADS = ("UnitsLoadStartTimestamp", "UnitsLoadTimestamp")  # at the boot and at the last reload, in µs
 _CANCEL_SECONDS = 2.0
 _UNPRINTABLE = "org.freedesktop.DBus.Error.InvalidArgs"  # a property that D-Bus cannot carry
-_NO_SUCH_UNIT = "org.freedesktop.systemd1.NoSuchUnit"
 _UNIT_EXISTS = "org.freedesktop.systemd1.UnitExists"
 _LOST_REPLY_GRACE = 1.0  # seconds for the reply to arrive after the signal that systemd has reloaded
 
@@ -169,7 +168,7 @@ class BusSystemd:
         try:
             return self._job("StopUnit", "stop", name, timeout)
         except SystemdError as error:
-            if error.name != _NO_SUCH_UNIT:
+            if error.name != NO_SUCH_UNIT:
                 raise
             return "done"  # it has no file, and does not run
 
@@ -274,7 +273,7 @@ class BusSystemd:
         try:
             self._bus.ask(f"systemctl reset-failed {name}", "ResetFailedUnit", name)
         except SystemdError as error:
-            if error.name != _NO_SUCH_UNIT:
+            if error.name != NO_SUCH_UNIT:
                 raise
 
     def kill(self, name: str, signal_number: int) -> None:

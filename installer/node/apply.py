@@ -17,6 +17,7 @@ from dataclasses import replace
 from functools import partial
 
 from installer.errors import (
+    NO_SUCH_UNIT,
     InstallerError,
     InterruptedRunError,
     StepFailedError,
@@ -59,8 +60,7 @@ from installer.node.run import Progress
 _POLL = 0.05  # seconds
 _SETTLE_POLL = 0.5  # seconds
 _JOBS = (StepKind.RESTART, StepKind.STOP)
-_ADOPTIONS = 3  # in a row, of containers created meanwhile
-_AGAIN = 2
+_ADOPTIONS, _AGAIN = 3, 2  # in a row, of containers created meanwhile
 _STOP_TIMEOUT = 20.0  # seconds; the unit's own TimeoutStopSec is far below
 
 
@@ -155,8 +155,8 @@ class _Worker:
             return self._verbs[step.kind](step) or ()
         except SystemdError as error:
             self._progress.failed_unit = step.target if step.target.endswith(".service") else ""
-            # If systemd refuses anything but a job, what was installed is not to blame.
-            blameless = error.lost or step.kind not in _JOBS
+            # What was installed is not to blame for more than a job, nor for a unit that others require.
+            blameless = error.lost or step.kind not in _JOBS or error.name == NO_SUCH_UNIT
             raise StepFailedError(_message(step, error), error.hint, blameless) from error
         except (StepFailedError, InterruptedRunError):
             raise
@@ -312,7 +312,7 @@ class _Worker:
             ) from error
         if result != "done":
             failure = self._failure(step.target, f"systemd could not {verb} it: the job ended as '{result}'")
-            failure.interfered = result == "canceled"
+            failure.interfered = result in ("canceled", "dependency")  # ours depend on none
             raise failure
 
     def _time_left(self, bound: float) -> float:

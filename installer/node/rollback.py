@@ -8,6 +8,7 @@ base endpoint, so that the node stays alive.
 from __future__ import annotations
 
 import os
+import re
 import time
 from contextlib import suppress
 from dataclasses import replace
@@ -110,19 +111,27 @@ def roll_back(
     return rolled_back(failure, target, blamed and unsaved is None, journal, unsaved, kept)
 
 
+# Of what systemd does before it runs a program (systemd.exec(5)); 203 is the program's own.
+_NOT_SET_UP = re.compile(r"status=2(?!03)[0-4]\d/[A-Z_]+")
+
+
 def _with_causes(
     failure: StepFailedError, assessment: Assessment, progress: Progress, run: Run
 ) -> StepFailedError:
     """The failure, with the last fatal line of the unit that failed, and blameless for the generation if the
-    runtime is away or the proxy cannot read its cache. Checked before the rollback, during which the runtime
-    may come back."""
+    runtime is away, the proxy cannot read its cache, or systemd has not even come to run it. Checked before
+    the rollback, during which the runtime may come back."""
     message, hint, blameless = failure.message, failure.hint, failure.interfered
     endpoint, unit = assessment.base_endpoint, progress.failed_unit
     if assessment.plan.desired.proxy and (why := runtime_error(run.host, endpoint, HURRIED_SECONDS)):
         message += f"; the container runtime does not answer: {why}"
         hint, blameless = f"Look at `systemctl status {runtime_unit(endpoint)}`", True
-    if unit and (lines := fatal_lines(run.host.journal.since(unit, progress.journal_from))):
+    logged = run.host.journal.since(unit, progress.journal_from) if unit else ()
+    if lines := fatal_lines(logged):
         message += f": {lines[-1]}"
+    if unit == paths.PROXY_UNIT and (found := next(filter(None, map(_NOT_SET_UP.search, logged)), None)):
+        message += f": systemd could not set up what its unit asks for ({found[0]})"
+        hint, blameless = f"`systemctl cat {unit}` shows the drop-ins of others", True
     blameless = blameless or (unit == paths.PROXY_UNIT and _is_cache_unreadable(run))
     return StepFailedError(message, hint, blameless)
 

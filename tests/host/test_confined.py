@@ -111,12 +111,26 @@ def test_what_would_keep_our_lines_from_their_files_is_refused(node: Node, direc
 
 
 @rule("R8")
+@pytest.mark.parametrize(
+    ("line", "said"), [("Group=nosuch", "status=216/GROUP"), ("[Unit]\nRequires=missing.service", "")]
+)
+def test_a_unit_that_others_keep_from_starting_blames_no_generation(node: Node, line: str, said: str) -> None:
+    lay(node, "cri-.service.d", f"[Service]\n{line}\n")
+    invocations = node.invocations()
+    failed = node.run("install", code=5)
+    assert said in failed.err
+    assert "not retried" not in failed.err
+    assert node.invocations()[0] == invocations[0]
+    assert "failed here" not in node.run("plan", code=3).out
+
+
+@rule("R8")
 def test_a_guard_that_kubelets_unit_keeps_from_working_blames_no_generation(node: Node) -> None:
     """What nobody foresaw: here, something that is mounted over the guard meanwhile."""
     mount = f"ExecStartPre=-/bin/sh -c 'mount --bind /dev/null {GUARD}'"
     lay(node, f"{UNIT}.d", f"[Service]\n{mount}\n")
     failed = node.run("install", code=5)
     assert "the guard says: nothing" in failed.err
-    assert "is not retried" not in failed.err
+    assert "not retried" not in failed.err
     assert "will be retried" in failed.err
     assert "failed here" not in node.run("plan", code=3).out
