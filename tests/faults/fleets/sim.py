@@ -11,7 +11,7 @@ import heapq
 import random
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from installer.cluster.kubeapi import Answer
@@ -47,6 +47,7 @@ class Nature:
 
 
 _FAILED = Outcome(5, True, remembered=True, rolled_back=True, restarts=1, reason="it does not start")
+_KEPT = Outcome(3, would_restart=True)
 _NOT_AGAIN = Outcome(5, remembered=True, reason="this generation failed on this host and is not retried")
 
 _KINDS = (
@@ -142,6 +143,9 @@ class SimNode:
         self.pod_generation = ""
         fleet.store.node(self.name, canary=nature.canary)
 
+    def wall(self) -> float:
+        return self.fleet.store.now + self.nature.skew
+
     def call(self, method: str, path: str, body: Any = None) -> Answer:
         self.count(method, path)
         return self.fleet.store.call(method, path, body)
@@ -210,6 +214,13 @@ class SimNode:
         self.hold = why
         return 0.1, Outcome(0)
 
+    def plan(self, generation: str) -> tuple[float, Outcome]:
+        """Seconds and end of a look at what a pass would do."""
+        pending = self.installed != generation or self.drifted
+        if self.installed != generation and generation in self.failed:
+            return _LOOK_SECONDS, replace(_NOT_AGAIN, fleet_generation=generation)
+        return _LOOK_SECONDS, Outcome(3, reason="pending: kubelet") if pending else Outcome(0)
+
     def work(self, generation: str, asks: str, restarts_left: int) -> tuple[float, Outcome]:
         """Seconds and end of a pass. `asks`: what it may not do unasked."""
         if self.busy:
@@ -218,16 +229,16 @@ class SimNode:
             return _LOOK_SECONDS, Outcome(0, installed=Installed(generation), fleet_generation=generation)
         begins = self.installed != generation
         if begins and generation in self.failed:
-            return _LOOK_SECONDS, _NOT_AGAIN
+            return _LOOK_SECONDS, replace(_NOT_AGAIN, fleet_generation=generation)
         if asks:
             work = PlannedWork(generation, True, begins=begins, soaks=begins)
-            return _LOOK_SECONDS, Outcome(3, would_restart=True, planned=work)
+            return _LOOK_SECONDS, replace(_KEPT, planned=work, fleet_generation=generation)
         if not restarts_left:
-            return _LOOK_SECONDS, Outcome(3, would_restart=True)
+            return _LOOK_SECONDS, replace(_KEPT, fleet_generation=generation)
         self.busy = True
         self.starts += 1
         if begins and generation in self.nature.bad:
-            return self.nature.takes, _FAILED
+            return self.nature.takes, replace(_FAILED, fleet_generation=generation)
         done = Outcome(0, True, restarts=1, installed=Installed(generation), fleet_generation=generation)
         return self.nature.takes, done
 
@@ -257,8 +268,8 @@ class SimNode:
             self.fleet.ended(self)
             if outcome.code == 0:
                 self.installed, self.drifted, self.hold = generation, False, ""
-                self.fleet.done_at.append(self.fleet.clock.now)
-            else:
+                self.fleet.arrived(self)
+            elif outcome.remembered:
                 self.failed.add(generation)
 
     def die(self) -> None:
@@ -378,6 +389,7 @@ class SimFleet:
         self.rules, self.loop = rules, loop
         self.clock = clock or Clock()
         self.store = store or SimStore(self.clock)
+        self.annotates = True  # what a daemon does, stands on its Node
         self.unpullable: set[str] = set()
         self.at_work: set[int] = set()
         self.most_at_work = 0
@@ -400,6 +412,9 @@ class SimFleet:
 
     def ended(self, node: SimNode) -> None:
         self.at_work.discard(node.number)
+
+    def arrived(self, _node: SimNode) -> None:
+        self.done_at.append(self.clock.now)
 
     # -- what tests ask ---------------------------------------------------------------------------
 

@@ -32,9 +32,8 @@ class Watcher:
         self.clock = node.fleet.clock
         self.loop = node.fleet.loop(self.clock, node, self._wall, lambda: not self.is_running)
         pod = f"{node.name}-{node.pods}"
-        context = PodContext(
-            *("", 0, "", node.name, pod, "kube-system", "cri-resmgr-installer"), True, NAMESPACE
-        )
+        ours, annotates = "cri-resmgr-installer", node.fleet.annotates
+        context = PodContext("", 0, "", node.name, pod, "kube-system", ours, annotates, NAMESPACE)
         self.policy = Policy(Configuration(rules=node.fleet.rules), node.fleet.chance, self.clock.now)
         self.cluster = ClusterClient(
             context,
@@ -60,7 +59,7 @@ class Watcher:
 
     def _wall(self) -> float:
         """The node's own clock, which may be wrong."""
-        return self.node.fleet.store.now + self.node.nature.skew
+        return self.node.wall()
 
     def _monotonic(self) -> float:
         return self.clock.now
@@ -76,7 +75,7 @@ class Watcher:
 
     def _set_timer(self, seconds: float) -> None:
         if self._timer:
-            self.clock.cancel(self._timer)
+            self.loop.cancel(self._timer)
         self._timer = self.loop.after(seconds, self.turn)
 
     def _look(self) -> PollSnapshot:
@@ -84,6 +83,8 @@ class Watcher:
         return replace(seen, paused=permission.paused, permission=permission)
 
     def turn(self) -> None:
+        if self._timer:  # it was due later, and something has happened
+            self.loop.cancel(self._timer)
         self._timer = 0
         snapshot = self._look()
         decision = self.policy.step(self.clock.now, snapshot)
@@ -107,6 +108,8 @@ class Watcher:
         permitted = self.policy.permitted
         if decision.action is Action.HOLD:
             seconds, outcome = self.node.set_hold(decision.why)
+        elif decision.action is Action.PLAN:
+            seconds, outcome = self.node.plan(self.generation)
         else:
             seconds, outcome = self.node.work(self.generation, decision.ask_first, self.policy.restarts_left)
         if outcome.restarts and not decision.is_return:
@@ -126,4 +129,4 @@ class Watcher:
             self.cluster.end()
         self.alive = False
         if self._timer:
-            self.clock.cancel(self._timer)
+            self.loop.cancel(self._timer)

@@ -1,0 +1,96 @@
+"""What must never be in a fleet, and where it has to get when nothing is in its way any more."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from tests.certify.fleet.machine import Machine
+from tests.certify.fleet.moves import Fleet, Move
+from tests.certify.fleet.store import CertStore
+
+GOOD = "good"
+"""The generation that people apply when another one has failed."""
+_MINUTE = 60.0  # within which all nodes know of a pause, or that a generation is stopped
+Said = tuple[tuple[object, ...], ...]
+
+
+def judge_what_began(said: Said, ages: Mapping[str, float]) -> str:
+    """Return what a node must not have begun; empty if all is well. `ages`: for how long the fleet, each node
+    and each generation have been stopped."""
+    for what in said:
+        if what[0] != "began":
+            continue
+        _, node, generation, begins, permitted = what
+        if not permitted:
+            return "a node began planned work without a permit"
+        if ages.get("fleet", 0.0) > _MINUTE:
+            return "a node began planned work more than a minute after the fleet was paused"
+        if ages.get(str(node), 0.0) > _MINUTE:
+            return "a node began planned work more than a minute after it was paused"
+        if begins and ages.get(f"stopped {generation}", 0.0) > _MINUTE:
+            return f"a node began generation {generation} more than a minute after it was stopped"
+    return ""
+
+
+def permit_in_use(machine: Machine, hold_seconds: float) -> str:
+    """Return the permit with which a node works, or may begin to; empty if there is none."""
+    cluster = machine.watcher.cluster if machine.watcher is not None else None
+    held = cluster.member.held if cluster is not None else None
+    if cluster is None or held is None or machine.now - held.since >= hold_seconds:
+        return ""
+    return held.name if machine.works or cluster.permission().granted is not None else ""
+
+
+def judge_state(store: CertStore, works: Sequence[bool], permits: Sequence[str], fleet: Fleet) -> str:
+    """Return what must not be; empty if all is well. `works`: which nodes restart their kubelet as planned;
+    `permits`: with which permit."""
+    if sum(works) > fleet.limit:
+        return f"more kubelets are restarted at once than the {fleet.limit} that are permitted"
+    for name in filter(None, permits):
+        if permits.count(name) > 1:
+            return f"two nodes may work with {name}"
+    if not fleet.thief and len(store.held()) > fleet.limit:
+        return f"more permits are held than the {fleet.limit} that there are"
+    return ""
+
+
+# -- the way out ----------------------------------------------------------------------------------
+
+
+def fair_move(
+    store: CertStore, machines: Iterable[Machine], free: Iterable[Move], seconds: float
+) -> Move | None:
+    """What comes next if all goes well: what costs nothing (`free`), else time passes until something is due.
+    People end each pause, and apply another generation if this one has failed. None where the fleet
+    has got where it is to get."""
+    for move in free:
+        return move
+    alive = [machine for machine in machines if not machine.is_dead]
+    asked = store.generation
+    if asked != GOOD and (store.has_failed(asked) or any(asked in each.failed for each in alive)):
+        has_breaker = any("/breaker-" in path for path in store.objects)
+        return Move("retry") if has_breaker else Move("apply", -1, GOOD)
+    for machine in alive:
+        if machine.pod_generation != asked:
+            return Move("update", machine.number, "ok")
+    if all(is_there(machine, asked) for machine in alive) and not store.held():
+        return None
+    return Move("wait", -1, f"{seconds:.0f}")
+
+
+def is_there(machine: Machine, generation: str) -> bool:
+    """Whether it runs what is asked, and owes the fleet nothing."""
+    there = machine.installed == generation and not machine.drifted and not machine.works
+    member = machine.watcher.cluster.member if machine.watcher is not None else None
+    return there and member is not None and member.held is None and not member.results
+
+
+def describe_stuck(store: CertStore, machines: Iterable[Machine]) -> str:
+    """Say who does not get there."""
+    told = [f"permits of {[permit.holder for permit in store.held()]}"] if store.held() else []
+    for machine in machines:
+        if not machine.is_dead and not is_there(machine, store.generation):
+            state = machine.watcher.policy.state if machine.watcher is not None else None
+            reason = f", {state.phase}: {state.reason}" if state is not None else ", without a daemon"
+            told.append(f"{machine.name} has {machine.installed!r}, not {store.generation!r}{reason}")
+    return "with nothing in their way, the nodes do not get there: " + "; ".join(told)

@@ -1,0 +1,295 @@
+"""One node of the fleet that is enumerated: a host, its kubelet and its daemon, which goes on only when it is
+told to. What decides, asks and remembers is the program's own; the node and its daemon are the simulator's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from installer.cluster.kubeapi import Answer, Api
+from installer.cluster.sync_child import parse_request, sync_with
+from installer.daemon.decision import Action
+from installer.daemon.outcome import Outcome
+from installer.daemon.poller import PollSnapshot
+from installer.host.command import Finished
+from installer.model.daemon import Job
+from installer.model.fleet import FleetRules, PlannedWork
+from installer.model.jsontext import to_json
+from tests.certify.values import EPOCH, NOW
+from tests.faults.fleets.sim import MemoryFiles, Nature, SimNode
+from tests.faults.fleets.watcher import Watcher
+
+FAILED = Outcome(5, True, remembered=True, rolled_back=True, restarts=1, reason="it does not start")
+"""How a pass may end that a generation fails: it is blamed; its host is; or it is killed."""
+FAULTY = Outcome(5, True, rolled_back=True, restarts=1, reason="the disk is full")
+KILLED = Outcome(137, True, restarts=1, reason="killed")
+ENDS = {"blamed": FAILED, "faulty": FAULTY, "killed": KILLED}
+GRID = 10.0  # seconds: timers are late until the next of these, so that much is due at once
+_AT_ONCE = 0.05
+_TIMERS = ("turn", "sync", "ended")
+_KEEPS = "~starts~"
+
+
+def half() -> float:
+    """The chance of the program: in the middle. It varies times alone, and which permit is tried first."""
+    return 0.5
+
+
+class Instant:
+    """The clock of a state: it stands still."""
+
+    now = NOW
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    method: str
+    path: str
+    body: Any = None
+
+
+class _PendingError(BaseException):
+    def __init__(self, call: Call) -> None:
+        super().__init__(call)
+        self.call = call
+
+
+class Script:
+    """An API server that has answered so far; the next call ends it."""
+
+    def __init__(self, answers: Sequence[Answer]) -> None:
+        self._answers = list(answers)
+
+    def call(self, method: str, path: str, body: Any = None) -> Answer:
+        if not self._answers:
+            raise _PendingError(Call(method, path, body))
+        return self._answers.pop(0)
+
+
+class Child:
+    """A sync's process: how far it has come, is what it was answered so far."""
+
+    def __init__(self, job: Job, wall: float, now: float) -> None:
+        self.began_at = now
+        self.text, self.wall, self.on_line, self.on_end = job.argv[-1], wall, job.on_line, job.on_end
+        self.answers: tuple[Answer, ...] = ()
+        self.pending: Call | None = None
+        self.reply = ""
+        self.late = False  # its reply is on its way
+        self.is_killed = False
+
+    def kill(self) -> None:
+        self.is_killed = True
+
+    def go_on(self) -> None:
+        """To its next request, or its end."""
+        try:
+            found = sync_with(Script(self.answers), parse_request(self.text), lambda: self.wall, half)
+        except _PendingError as error:
+            self.pending = error.call
+        else:
+            self.pending, self.reply = None, to_json(found)
+
+
+class StepLoop:
+    """The port Loop. Timers fire when they are told to."""
+
+    def __init__(
+        self, clock: Any, api: Api, wall: Callable[[], float], _is_over: Callable[[], bool] | None = None
+    ) -> None:
+        self._clock, self._api, self._wall = clock, api, wall
+        self.timers: dict[int, tuple[float, Callable[[], None]]] = {}
+        self.child: Child | None = None
+
+    def after(self, seconds: float, call: Callable[[], None]) -> int:
+        number = 1 + _TIMERS.index(call_name(call))
+        assert number not in self.timers
+        whole = 0.0 if seconds <= _AT_ONCE or number == 3 else float(-int(-seconds // GRID)) * GRID
+        self.timers[number] = (self._clock.now + whole, call)
+        return number
+
+    def cancel(self, timer: int) -> None:
+        self.timers.pop(timer, None)
+
+    def due(self) -> list[str]:
+        return sorted({call_name(call) for at, call in self.timers.values() if at <= self._clock.now})
+
+    def fire(self, name: str) -> None:
+        number = next(
+            number
+            for number, (at, call) in sorted(self.timers.items())
+            if at <= self._clock.now and call_name(call) == name
+        )
+        self.timers.pop(number)[1]()  # who cancels it now, cancels nothing
+
+    def start(self, job: Job) -> Child:
+        self.child = Child(job, self._wall(), self._clock.now)
+        return self.child
+
+    def run(self, argv: Sequence[str], _seconds: float) -> Finished:
+        """A child for which the daemon waits: all of it at once."""
+        found = sync_with(self._api, parse_request(argv[-1]), self._wall, half)
+        return Finished(tuple(argv), 0, to_json(found))
+
+
+def call_name(call: Any) -> str:
+    return str(getattr(call, "func", call).__name__).strip("_")
+
+
+class Site:
+    """What all nodes share. `store` is there for a request that the daemon waits for; `away` answers it
+    instead."""
+
+    def __init__(self, rules: FleetRules, clock: Any) -> None:
+        self.annotates = False
+        self.rules, self.clock, self.loop, self.chance = rules, clock, StepLoop, half
+        self.store: Any = None
+        self.away: Answer | None = None
+
+    def began(self, node: Machine, permitted: PlannedWork | None, generation: str) -> None:
+        begins = node.installed != generation
+        node.said = (*node.said, ("began", node.name, generation, begins, permitted is not None))
+
+    def ended(self, _node: Machine) -> None:
+        """It says so itself."""
+
+    def arrived(self, _node: Machine) -> None:
+        """The same."""
+
+
+class Machine(SimNode):
+    """`said` is what its last step was to the others. `waits_since`: for what it needs to go on, a pod, the
+    end of a pass, a kubelet that is Ready; `slow`: and it takes its time."""
+
+    def __init__(self, site: Site, number: int, nature: Nature) -> None:
+        self.fleet, self.number, self.nature = site, number, nature  # type: ignore[assignment]
+        self.name = f"node-{number}"
+        self.files = MemoryFiles()
+        self.installed = ""
+        self.failed = set()
+        self.drifted = self.busy = self.is_dead = self.unready = self.slow = False
+        self.hold = self.blind = self.pod_generation = ""
+        self.now_at = f"{_KEEPS}0~"
+        self.pods = 0
+        self.watcher = None
+        self.unread = None
+        self.skew = 0.0
+        self.passing: tuple[Watcher, Action, Outcome] | None = None
+        self.waits_since: float | None = None
+        self.said: tuple[tuple[Any, ...], ...] = ()
+
+    # -- what the simulator's daemon calls ---------------------------------------------------------
+
+    @property
+    def starts(self) -> int:
+        return int(self.now_at[len(_KEEPS) : -1])
+
+    @starts.setter
+    def starts(self, value: int) -> None:
+        self.now_at = f"{_KEEPS}{value}~"
+
+    def call(self, method: str, path: str, body: Any = None) -> Answer:
+        site: Any = self.fleet
+        answer: Answer = site.away or site.store.call(method, path, body)
+        return answer
+
+    def wall(self) -> float:
+        return self.fleet.clock.now - NOW + EPOCH + self.skew
+
+    def pod_is(self, *, ready: bool) -> None:
+        """Nobody asks."""
+
+    def look(self, generation: str) -> PollSnapshot:
+        return replace(super().look(generation), units=(self.now_at,))
+
+    def run(self, watcher: Watcher, action: Action, seconds: float, outcome: Outcome) -> None:
+        self.passing = (watcher, action, outcome)
+        if outcome.restarts:
+            self.waits_since = self.fleet.clock.now
+            self.unready = True
+
+    # -- its steps ---------------------------------------------------------------------------------
+
+    @property
+    def loop(self) -> StepLoop | None:
+        return self.watcher.loop if self.watcher is not None else None  # type: ignore[return-value]
+
+    @property
+    def child(self) -> Child | None:
+        return self.loop.child if self.loop is not None else None
+
+    @property
+    def works(self) -> bool:
+        """Whether a pass that restarts kubelet is at work."""
+        return self.passing is not None
+
+    @property
+    def now(self) -> float:
+        return float(self.fleet.clock.now)
+
+    def settle(self) -> None:
+        """What takes no time: a pass that restarts nothing ends, and the daemon hears a reply."""
+        for _ in range(20):
+            child, loop = self.child, self.loop
+            if self.passing is not None and not self.passing[2].restarts:
+                self.finish_pass()
+            elif child is not None and loop is not None and child.is_killed:
+                loop.child = None
+            elif child is not None and not child.reply and child.pending is None:
+                child.go_on()
+            elif child is not None and child.reply and not child.late:
+                self.hear(child.reply, 0)
+            else:
+                return
+        raise AssertionError(f"a daemon that never rests: {self.passing} {self.child and vars(self.child)}")
+
+    def hear(self, reply: str, code: int) -> None:
+        assert self.loop is not None
+        assert self.loop.child is not None
+        child, self.loop.child = self.loop.child, None
+        if reply:
+            child.on_line(reply)
+        child.on_end(code)
+
+    def finish_pass(self, end: str = "ok") -> None:
+        assert self.passing is not None
+        (watcher, action, outcome), self.passing = self.passing, None
+        if outcome.restarts:
+            outcome = replace(ENDS.get(end, outcome), fleet_generation=watcher.generation)
+            self.said = (*self.said, ("ended", watcher.generation, end))
+            self.waits_since, self.slow = None if self.watcher is not None else self.now, False
+            self.unready = end == "unready"
+        self.end(watcher, action, outcome)
+
+    def is_ready_again(self) -> None:
+        self.unready = False
+
+    def begin_daemon(self) -> None:
+        if not self.works:
+            self.waits_since, self.slow = None, False
+        self.watcher = Watcher(self, self.pod_generation)
+
+    def end_daemon(self, *, clean: bool) -> None:
+        """Its pod ends, or only its process, which says nothing then."""
+        if self.watcher is not None and clean:
+            self.watcher.end()
+        elif self.watcher is not None:
+            self.watcher.alive = False
+        self.watcher = None
+        if self.waits_since is None:
+            self.waits_since = self.fleet.clock.now
+
+    def lose_power(self) -> None:
+        self.end_daemon(clean=False)
+        self.files, self.unread, self.passing = MemoryFiles(), None, None
+        self.busy = self.unready = self.slow = False
+        self.starts += 1
+        self.waits_since = self.fleet.clock.now
+
+    def lose_drop_in(self) -> None:
+        self.drifted = True
+        self.starts += 1
+        if self.watcher is not None:
+            self.watcher.stir()

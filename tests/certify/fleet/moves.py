@@ -1,0 +1,410 @@
+"""What may happen in a fleet, one thing at a time: which moves there are in a state, and what each does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from installer.cluster.breaker import Breaker, build_breaker, with_failure
+from installer.cluster.kubeapi import Answer
+from installer.cluster.leases import Holder, Permit, build_lease, build_permit, permit_name, permits_of
+from installer.model.fleet import FLEET, LONGEST_HOLD, SIZE, FleetRules
+from tests.certify.fleet.machine import Call, Machine, Site
+from tests.certify.fleet.store import CertStore, permit_path
+from tests.faults.fleets.sim import Nature
+from tests.lib.fleet_bench import DAEMONSET, LEASES, NAMESPACE, THE_FLEET
+
+AWAY = Answer(0, failure="no answer in time")
+_DENIED = Answer(403, failure="403: Forbidden")
+_BUSY = Answer(429, failure="429: TooManyRequests", retry_after=60.0)
+_CONFLICT = Answer(409, failure="409: Conflict")
+_INSTEAD = {"lost": AWAY, "denied": _DENIED, "busy": _BUSY, "conflict": _CONFLICT}
+
+WORK_SECONDS, LONGEST_WORK = 20.0, 140.0  # of a pass that restarts kubelet, usually and at most
+SYNC_LIMIT = 10.0  # a sync's process has no more time
+HOLD = 200.0
+STALLS = (9.0, 46.0, 201.0, 901.0, 3601.0)  # beside each bound of the program
+LAZY = 600.0
+_NEXT = {"one": "two", "two": "three"}
+WITH_REQUESTS = ("start", "replace", "update")
+THIEF = Holder("thief", "uid-thief")
+
+
+class Move(NamedTuple):
+    """`node`: the number of whose it is, -1: nobody's. `cost`: how many faults it is."""
+
+    kind: str
+    node: int = -1
+    how: str = ""
+    cost: int = 0
+
+    def __str__(self) -> str:
+        whose = f" node-{self.node}" if self.node >= 0 else ""
+        return f"{self.kind}{whose}{' ' + self.how if self.how else ''}"
+
+
+RULES = FleetRules(concurrent_restarts="1", max_failures="1", soak_seconds=60.0, hold_seconds=HOLD)
+
+
+@dataclass(frozen=True, slots=True)
+class Fleet:
+    """The fleet that is enumerated. `begins`: how it starts; `faults`: how many may happen in all, of which
+    `kinds` (empty: all); a `thief` has the token of another node; `annotates`: each node says on its Node how
+    it is."""
+
+    nodes: int = 2
+    rules: FleetRules = RULES
+    labelled: tuple[int, ...] = ()
+    begins: str = "upgrade"
+    faults: int = 1
+    kinds: tuple[str, ...] = ()
+    thief: bool = False
+    annotates: bool = False
+
+    @property
+    def limit(self) -> int:
+        return permits_of(self.rules.concurrent_restarts, self.nodes)
+
+
+def first_state(fleet: Fleet, site: Site) -> tuple[CertStore, list[Machine]]:
+    """At rest with a generation, or with nothing; another one was just applied, or all have drifted."""
+    site.annotates = fleet.annotates
+    store = CertStore(site.clock)
+    store.size(fleet.nodes, 1)
+    machines = [Machine(site, number, Nature()) for number in range(fleet.nodes)]
+    for machine in machines:
+        store.node(machine.name, canary=machine.number in fleet.labelled)
+        path = f"/api/v1/nodes/{machine.name}"
+        store.objects[path]["metadata"]["creationTimestamp"] = "2023-01-01T00:00:00Z"
+    for machine in machines:
+        machine.installed = "" if fleet.begins == "install" else "one"
+        machine.pod_generation = {"install": "one", "upgrade": "two", "drift": "one"}[fleet.begins]
+        machine.waits_since = site.clock.now
+        machine.drifted = fleet.begins == "drift"
+    store.generation = machines[0].pod_generation
+    return store, machines
+
+
+# -- what a node may do ---------------------------------------------------------------------------
+
+
+KINDS = (
+    *(
+        "answer",
+        "start",
+        "update",
+        "replace",
+        "crash",
+        "boot",
+        "gone",
+        "dead",
+        "pass",
+        "slow",
+        "stall",
+        "hold",
+    ),
+    *("drift", "clock", "apply", "pause", "pause-node", "retry", "steal"),
+)
+"""Of faults. Where one fault may happen in all, those of each kind can be enumerated by themselves."""
+
+
+def node_moves(machine: Machine) -> Iterator[Move]:
+    """By itself, whatever the others do."""
+    if machine.is_dead:
+        return
+    number, loop, child = machine.number, machine.loop, machine.child
+    for name in loop.due() if loop else ():
+        yield Move("timer", number, name)
+    if child is not None and child.pending is not None:
+        yield from _answers(number, child.pending)
+    elif child is not None and child.late:
+        yield Move("reply", number)
+    if machine.works:
+        for end, cost in (("ok", 0), ("blamed", 1), ("faulty", 1), ("killed", 1), ("unready", 1)):
+            yield Move("pass", number, end, cost)
+    elif machine.unready:
+        yield Move("ready", number)
+    if machine.watcher is None:
+        yield Move("start", number, "ok")
+        yield Move("start", number, "away", 1)
+    else:
+        yield Move("crash", number, "", 1)
+        yield Move("replace", number, "ok", 1)
+        yield Move("replace", number, "away", 1)
+    if machine.hold == "ask Kim":
+        yield Move("release", number)
+    else:
+        yield Move("hold", number, "", 1)
+    yield Move("boot", number, "", 1)
+    yield Move("gone", number, "", 1)
+    yield Move("dead", number, "", 1)
+    if machine.installed and not machine.drifted and not machine.works:
+        yield Move("drift", number, "", 1)
+    if machine.waits_since is not None and not machine.slow:
+        yield Move("slow", number, "", 1)
+    if not machine.skew:
+        yield Move("clock", number, "3600", 1)
+        yield Move("clock", number, "-3600", 1)
+
+
+def _answers(number: int, call: Call) -> Iterator[Move]:
+    yield Move("answer", number, "ok")
+    hows = ["lost", "denied", "busy", "killed", "late"]
+    hows += ["unheard", "conflict"] if call.method != "GET" else []
+    hows += ["stale"] if is_cached(call) else []
+    for how in hows:
+        yield Move("answer", number, how, 1)
+
+
+def is_cached(call: Call) -> bool:
+    return (
+        call.method == "GET" and call.path.startswith("/api/v1/nodes/") and "resourceVersion=0" in call.path
+    )
+
+
+def is_own(call: Call, machine: Machine) -> bool:
+    """Whether no other node's requests have to do with it: its order among them does not matter."""
+    path = call.path.partition("?")[0]
+    return path in (f"/api/v1/nodes/{machine.name}", DAEMONSET) or path.endswith("/events")
+
+
+def next_of_its_own(machine: Machine) -> Move | None:
+    """What it does next without anybody who notices: its daemon looks and asks for its own Node. Not the look
+    at which it may begin what was permitted."""
+    if machine.is_dead or machine.loop is None:
+        return None
+    due, child = machine.loop.due(), machine.child
+    if child is not None and child.pending is not None and is_own(child.pending, machine):
+        return Move("answer", machine.number, "ok")
+    assert machine.watcher is not None
+    if "turn" in due and machine.watcher.cluster.permission().granted is not None:
+        due.remove("turn")
+    return Move("timer", machine.number, due[0]) if due else None
+
+
+def is_urgent(machine: Machine) -> bool:
+    """Whether time does not pass before it has done what it can do now, unless it stalls."""
+    if machine.is_dead:
+        return False
+    child = machine.child
+    at_it = child is not None and not child.late
+    return at_it or bool(machine.loop and machine.loop.due())
+
+
+def next_time(machine: Machine) -> float:
+    """The seconds until something is due there, or has to have happened."""
+    if machine.is_dead:
+        return LAZY
+    times = [at - machine.now for at, _ in machine.loop.timers.values()] if machine.loop else []
+    times = [each for each in times if each > 0]
+    if machine.child is not None:
+        times.append(SYNC_LIMIT - 1 - (machine.now - machine.child.began_at))
+    times.append(patience_of(machine))
+    return min([LAZY, *times])
+
+
+def patience_of(machine: Machine) -> float:
+    """The seconds within which what it waits for comes."""
+    if machine.is_dead or machine.waits_since is None:
+        return LAZY
+    limit = (LONGEST_WORK if machine.works else float("inf")) if machine.slow else WORK_SECONDS
+    return limit - (machine.now - machine.waits_since)
+
+
+def most_stall(machine: Machine) -> float:
+    """The seconds for which it may stall: a pass is ended in time by others than its daemon."""
+    if machine.works and machine.waits_since is not None:
+        return LONGEST_WORK - (machine.now - machine.waits_since)
+    return float("inf")
+
+
+# -- what may happen to all -----------------------------------------------------------------------
+
+
+def store_moves(store: CertStore, fleet: Fleet) -> Iterator[Move]:
+    if store.generation in _NEXT:
+        yield Move("apply", -1, _NEXT[store.generation], 1)
+    if "fleet" in store.since:
+        yield Move("resume")
+    else:
+        yield Move("pause", -1, "", 1)
+    for number in range(fleet.nodes):
+        name = f"node-{number}"
+        if f"/api/v1/nodes/{name}" not in store.objects:
+            continue
+        if name in store.since:
+            yield Move("resume-node", number)
+        else:
+            yield Move("pause-node", number, "", 1)
+    if any(f"{LEASES}/breaker-" in path for path in store.objects):
+        yield Move("retry", -1, "", 1)
+    if fleet.thief:
+        yield from _thefts(store)
+
+
+def _thefts(store: CertStore) -> Iterator[Move]:
+    """All that the policies leave to a token: for the thief's own node, in its own name."""
+    permits = {permit.name: permit for permit in store.permits()}
+    for name in (permit_name(0), permit_name(1)):
+        permit = permits.get(name, Permit(name))
+        if permit.holder == THIEF.identity:
+            yield Move("steal", -1, f"{name} back", 1)
+            yield Move("steal", -1, f"{name} ahead", 1)
+        else:
+            yield Move("steal", -1, f"{name} next", 1)
+            yield Move("steal", -1, f"{name} day", 1)
+    yield Move("steal", -1, "size", 1)
+    yield Move("steal", -1, "failure", 1)
+    yield Move("steal", -1, "garbage", 1)
+
+
+def steal(store: CertStore, how: str, fleet: Fleet) -> None:
+    """A write that admission.yaml.j2 lets through."""
+    what, _, way = how.partition(" ")
+    if what == "size":
+        size = {SIZE: f'{{"daemonset":"{DAEMONSET}","nodes":1000,"waiting":1,"at":{store.now}}}'}
+        if store.call("PATCH", THE_FLEET, {"metadata": {"annotations": size}}).code == 404:
+            store.call("POST", LEASES, build_lease(FLEET, NAMESPACE, FLEET, annotations=size))
+        return
+    if what in ("failure", "garbage"):
+        path = f"{LEASES}/breaker-{store.generation}"
+        breaker = with_failure(Breaker(store.generation, store.now), THIEF.node, "it says so", store.now)
+        body = build_breaker(breaker, NAMESPACE, fleet.rules, fleet.nodes)
+        if what == "garbage":
+            body["metadata"]["annotations"] = dict.fromkeys(body["metadata"]["annotations"], "{")
+        store.objects.pop(path, None)
+        store.put(path, body)
+        return
+    permit = {each.name: each for each in store.permits()}.get(what, Permit(what))
+    now, path = store.now, permit_path(int(what.removeprefix("permit-")))
+    if way == "back":
+        spec = {**store.objects[path]["spec"], "holderIdentity": None, "leaseDurationSeconds": 1}
+        store.put(path, {**store.objects[path], "spec": spec})
+    elif way == "ahead":  # dated into the future, as no node does it
+        store.put(path, build_permit(permit, NAMESPACE, THIEF.identity, now + LONGEST_HOLD, LONGEST_HOLD))
+    else:
+        seconds = LONGEST_HOLD if way == "day" else HOLD
+        store.put(path, build_permit(permit, NAMESPACE, THIEF.identity, now, seconds))
+
+
+def happen(move: Move, store: CertStore, fleet: Fleet) -> None:
+    """To the API server alone."""
+    if move.kind == "apply":
+        store.generation = move.how
+    elif move.kind == "pause":
+        store.pause("")
+    elif move.kind == "resume":
+        store.pause(None)
+    elif move.kind in ("pause-node", "resume-node"):
+        store.is_node_paused(f"node-{move.node}", paused=move.kind == "pause-node")
+    elif move.kind == "retry":
+        store.forget_breakers()
+    else:
+        steal(store, move.how, fleet)
+
+
+# -- what each does -------------------------------------------------------------------------------
+
+
+def step(move: Move, machine: Machine) -> None:
+    """Of a node alone: what needs no answer of the API server."""
+    kind = move.kind
+    loop = machine.loop
+    if kind == "timer":
+        assert loop is not None
+        loop.fire(move.how)
+    elif kind == "reply":
+        assert machine.child is not None
+        machine.child.late = False
+    elif kind == "pass":
+        machine.finish_pass(move.how)
+    elif kind == "ready":
+        machine.is_ready_again()
+    elif kind == "crash":
+        machine.end_daemon(clean=False)
+    elif kind == "boot":
+        machine.lose_power()
+    elif kind in ("gone", "dead"):
+        machine.lose_power()
+        machine.is_dead = True
+    elif kind == "drift":
+        machine.lose_drop_in()
+    elif kind == "slow":
+        machine.slow = True
+    elif kind == "clock":
+        machine.skew = float(move.how)
+    elif kind in ("hold", "release"):
+        machine.hold = "ask Kim" if kind == "hold" else ""
+        if machine.watcher is not None:
+            machine.watcher.stir()
+    else:
+        raise AssertionError(kind)
+    machine.settle()
+
+
+def hear(machine: Machine, how: str, answer: Answer | None) -> None:
+    """A node's sync gets an answer to its request, or its process is killed."""
+    child = machine.child
+    assert child is not None
+    if answer is None:
+        machine.hear("", 137)
+    else:
+        child.answers = (*child.answers, answer)
+        child.pending = None
+        child.go_on()
+        child.late = how == "late" and bool(child.reply)
+    machine.settle()
+
+
+def respond(call: Call, how: str, store: CertStore) -> Answer | None:
+    """What the API server does and answers."""
+    if how == "killed":
+        return None
+    if how in _INSTEAD:
+        return _INSTEAD[how]
+    if how == "stale":
+        path = call.path.partition("?")[0]
+        there = store.before.get(path)
+        if there is not None:
+            return Answer(200, there, "", store.now)
+    answer = store.call(call.method, call.path, call.body)
+    return AWAY if how == "unheard" else answer
+
+
+def with_requests(move: Move, machine: Machine, store: CertStore, site: Site) -> None:
+    """A daemon begins or ends, with a sync that it waits for."""
+    site.store, site.away = store, AWAY if move.how == "away" else None
+    try:
+        if move.kind == "start":
+            machine.begin_daemon()
+        else:
+            machine.end_daemon(clean=True)
+            if move.kind == "update":
+                machine.pod_generation = store.generation
+        machine.settle()
+    finally:
+        site.store = site.away = None
+
+
+def end_late_sync(machine: Machine) -> None:
+    """Its time is over, so its process is ended."""
+    child = machine.child
+    if child is not None and machine.now - child.began_at >= SYNC_LIMIT:
+        machine.hear("", 143)
+        machine.settle()
+
+
+def tell(machine: Machine, store: CertStore, move: Move) -> tuple[tuple[Any, ...], ...]:
+    """The Node of a machine says what is so; what it has done is returned."""
+    said, machine.said = machine.said, ()
+    path = f"/api/v1/nodes/{machine.name}"
+    if path in store.objects:
+        there = store.objects[path]["status"]["conditions"][0]["status"] == "True"
+        if there == machine.unready:
+            store.node_is(machine.name, ready=not machine.unready)
+        if move.kind == "gone":
+            store.before.pop(path, None)
+            del store.objects[path]
+            store.since.pop(machine.name, None)
+    return said

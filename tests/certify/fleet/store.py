@@ -1,0 +1,187 @@
+"""The API server of the fleet that is enumerated, as a value: objects, and their versions that count."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from installer.cluster.breaker import stopped
+from installer.cluster.kubeapi import Answer
+from installer.cluster.leases import Permit, permit_name, read_permits
+from installer.cluster.rollout import read_fleet_state
+from installer.model.fleet import BREAKER, FleetRules
+from installer.model.hold import PAUSE_ANNOTATION
+from installer.model.instant import parse_time
+from tests.certify.values import EPOCH, HORIZON, NOW, Copier, move_stamp, passing
+from tests.faults.fleets.sim import SimStore
+from tests.lib.fleet_bench import LEASES, Objects
+from tests.lib.throwaway.apiserver import merge
+
+VERSION = re.compile(r"~([a-z]+(?:-\w+)?)\.(\d+)~")
+LONG = 90.0  # seconds after which it does not matter any more how long something has been stopped
+_SIZE_OLD = 301.0
+_OVER = 61.0  # seconds after its end, when a permit is over by every clock
+
+
+class CertStore(SimStore):
+    """`generation` is what the DaemonSet asks for. `since`: when each generation was stopped, the fleet
+    (`fleet`) and each node were paused. `before` has Nodes as they were, for a cache that lags. `taken` are
+    the versions that somebody remembers, so that a new one is new to all; None: no version comes twice."""
+
+    def __init__(self, clock: Any) -> None:
+        self.since: dict[str, float] = {}
+        self.before: dict[str, Any] = {}
+        self.taken: frozenset[str] | None = frozenset()
+        super().__init__(clock)
+        self._epoch = EPOCH - NOW
+        self.generation = ""
+
+    def next_version(self, path: str) -> str:
+        name = path.rpartition("/")[2]
+        if not path.startswith(LEASES):
+            return f"~{name}.0~"
+        if self.taken is None:
+            return super().next_version(path)
+        there = self.objects.get(path, {}).get("metadata", {}).get("resourceVersion", "")
+        number = 0
+        while (found := f"~{name}.{number}~") in self.taken or found == there:
+            number += 1
+        return found
+
+    def call(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Answer:
+        answer = super().call(method, path, body)
+        self.requests.clear()
+        self.events.clear()
+        return answer
+
+    def says(self) -> tuple[Any, ...]:
+        """All that tells it from another one."""
+        return dict(self.objects), self.before, self.since, self.generation
+
+    def copy(self) -> CertStore:
+        return self._with(Copier())
+
+    def _with(self, copier: Copier) -> CertStore:
+        copy = CertStore.__new__(CertStore)
+        copy.__dict__ |= self.__dict__
+        copy.objects = Objects()
+        for path, found in self.objects.items():
+            copy.objects[copier(path)] = copier(found)
+        copy.since = {copier(name): at for name, at in self.since.items()}
+        copy.before = copier(self.before)
+        return copy
+
+    def renamed(self, text: Any) -> CertStore:
+        return self._with(Copier(text))
+
+    # -- time ---------------------------------------------------------------------------------------
+
+    def later(self, seconds: float) -> CertStore:
+        """As it is after so many seconds."""
+        text, time = passing(seconds, {})
+        copy = CertStore.__new__(CertStore)
+        copy.__dict__ |= self.__dict__
+        copy.objects = Objects()
+        for path, found in self.objects.items():
+            name = path.rpartition("/")[2]
+            if name.startswith("permit-"):
+                copy.objects[path] = _later_permit(found, seconds)
+            elif name.startswith("breaker-"):
+                copy.objects[path] = _later_breaker(found, seconds)
+            else:
+                copy.objects[path] = Copier(text, time)(found)
+        copy.since = {name: max(at - seconds, NOW - LONG) for name, at in self.since.items()}
+        return copy
+
+    # -- what people and things do -------------------------------------------------------------------
+
+    def node_is(self, name: str, *, ready: bool) -> None:
+        path = f"/api/v1/nodes/{name}"
+        status = {"conditions": [{"type": "Ready", "status": str(ready)}]}
+        self.before[path] = self.objects[path]
+        self.objects[path] = {**self.objects[path], "status": status}
+
+    def is_node_paused(self, name: str, *, paused: bool) -> None:
+        path = f"/api/v1/nodes/{name}"
+        self.before[path] = self.objects[path]
+        says = {"metadata": {"annotations": {PAUSE_ANNOTATION: "" if paused else None}}}
+        self.objects[path] = merge(self.objects[path], says)
+        self._notes(name, paused)
+
+    def pause(self, why: str | None) -> None:
+        super().pause(why)
+        self._notes("fleet", why is not None)
+
+    def _notes(self, what: str, holds: bool) -> None:
+        if holds:
+            self.since.setdefault(what, self._clock.now)
+        else:
+            self.since.pop(what, None)
+
+    def forget_breakers(self) -> None:
+        """As `rollout retry` does."""
+        for path in [path for path in self.objects if path.startswith(f"{LEASES}/breaker-")]:
+            del self.objects[path]
+
+    # -- what is judged ------------------------------------------------------------------------------
+
+    def leases_there(self) -> list[dict[str, Any]]:
+        return [self.objects[path] for path in sorted(self.objects.below.get(LEASES, ()))]
+
+    def permits(self) -> tuple[Permit, ...]:
+        return read_permits(self.leases_there())
+
+    def held(self) -> list[Permit]:
+        return [permit for permit in self.permits() if permit.is_held(self.now)]
+
+    def watch_breakers(self, rules: FleetRules, nodes: int) -> None:
+        """Note since when a generation is stopped."""
+        leases = self.leases_there()
+        for lease in leases:
+            name = lease["metadata"]["name"]
+            if name.startswith("breaker-"):
+                generation = name.removeprefix("breaker-")
+                state = read_fleet_state(leases, generation, self.now)
+                stops = bool(state.fault) or (
+                    state.breaker is not None and bool(stopped(state.breaker, rules, nodes))
+                )
+                self._notes(f"stopped {generation}", stops)
+
+    def has_failed(self, generation: str) -> bool:
+        state = read_fleet_state(self.leases_there(), generation, self.now)
+        return bool(state.fault) or (state.breaker is not None and bool(state.breaker.failures))
+
+
+def _later_permit(lease: dict[str, Any], seconds: float) -> dict[str, Any]:
+    """How long ago a free permit was held does not matter, nor since when another one is over."""
+    spec = dict(lease["spec"])
+    if not spec.get("holderIdentity"):
+        for key in ("renewTime", "acquireTime"):
+            if parse_time(spec.get(key)) > EPOCH:
+                spec[key] = move_stamp(spec[key], min(seconds, parse_time(spec[key]) - EPOCH))
+            else:
+                spec[key] = move_stamp("2023-11-14T22:13:20.000000Z", 0.0)
+        return {**lease, "spec": spec}
+    ends = parse_time(spec["renewTime"]) + spec["leaseDurationSeconds"] - seconds
+    moves = seconds - max(0.0, EPOCH - _OVER - ends)
+    spec["renewTime"] = move_stamp(spec["renewTime"], moves)
+    spec["acquireTime"] = move_stamp(spec["acquireTime"], moves)
+    return {**lease, "spec": spec}
+
+
+def _later_breaker(lease: dict[str, Any], seconds: float) -> dict[str, Any]:
+    """Long after all that it says, only their order matters."""
+    text = lease["metadata"]["annotations"].get(BREAKER, "")
+    stamps = [parse_time(found) for found in re.findall(r"20\d\d-[^\"]*Z", text)]
+    newest = max(stamps, default=EPOCH)
+    moves = seconds - max(0.0, EPOCH - HORIZON - (newest - seconds))
+    if moves <= 0:
+        return lease
+    changed = re.sub(r"20\d\d-[^\"]*Z", lambda found: move_stamp(found[0], moves), text)
+    metadata = {**lease["metadata"], "annotations": {**lease["metadata"]["annotations"], BREAKER: changed}}
+    return {**lease, "metadata": metadata}
+
+
+def permit_path(index: int) -> str:
+    return f"{LEASES}/{permit_name(index)}"
