@@ -255,7 +255,6 @@ class _Worker:
             announce_kubelet(self._host.files, moves=self._plan.moves_kubelet)
         progress.moved_kubelet = True
         progress.restarts_left -= 1
-        self._host.files.remove_tree(paths.RELAY_FAILURES)  # the relay has answered: reset the guard's count
         self._emit(Event(KUBELET_RESTART, f"restarting {step.target}"))
         self._start(step, self._limits.guard + self._limits.kubelet_start + JOB_SLACK, at_once=at_once)
         if self._leaving:

@@ -21,7 +21,7 @@ from contextlib import suppress
 from datetime import datetime
 from math import inf
 
-from installer.errors import InstallerError, StepFailedError
+from installer.errors import InstallerError, StepFailedError, UnservableHostError
 from installer.host.ports import Files, Host
 from installer.model import paths
 from installer.model.event import name_some
@@ -92,10 +92,12 @@ def why_unknown(pods: tuple[str, ...]) -> str:
 
 
 def announce_kubelet(files: Files, *, moves: bool) -> None:
-    """Tell the guard that the next start of kubelet is ours and may use the relay. If it `moves` kubelet
-    there, what kubelet makes until then is compared afterwards, by the next run if this one is killed. If no
-    file can be written, kubelet starts on its base endpoint."""
-    with suppress(OSError):
+    """Tell the guard that the next start of kubelet is ours and may use the relay, which has answered: the
+    guard's count of failures ends. If it `moves` kubelet there, what kubelet makes until then is compared
+    afterwards, by the next run if this one is killed. If no file can be written, kubelet starts on its base
+    endpoint."""
+    with suppress(OSError, UnservableHostError):
+        files.remove_tree(paths.RELAY_FAILURES)
         files.make_directory(paths.OUR_RUNTIME)
         if moves:
             files.write(paths.CONTAINERS_UNKNOWN, b"", 0o644)

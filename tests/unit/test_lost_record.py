@@ -268,3 +268,16 @@ def test_on_a_node_that_was_never_ours_it_is_left_alone(
     run(node, payload, Mode.REMOVE)
     run(node, payload)
     assert node.on_relay
+
+
+@rule("R6")
+@pytest.mark.parametrize("target", [paths.OUR_RUNTIME, "../" * 40 + "etc", "nowhere"])
+def test_a_link_in_place_of_the_runtime_directory_keeps_no_kubelet_on_the_relay(
+    node: Node, payload: Path, target: str
+) -> None:
+    node.fake.files.remove_tree(paths.OUR_RUNTIME)
+    Path(f"{node.fake.root}{paths.OUR_RUNTIME}").symlink_to(target)
+    assert "done" in run(node, payload, Mode.REMOVE)
+    assert not node.on_relay
+    assert left(node) == []
+    assert not node.fake.files.state(paths.OUR_RUNTIME).exists
