@@ -20,9 +20,10 @@ _SPACES = frozenset(
     "\xa0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a\u202f\u205f\u3000"
 )
 # Letters, marks and symbols that show nothing (Default_Ignorable_Code_Point of Unicode; the empty Braille
-# cell).
+# cell; a filler of Khitan, a note without a head).
 _INVISIBLE = re.compile(
-    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]"
+    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0"
+    "\U00016fe4\U0001d159\U000e0100-\U000e01ef]"
 )
 # Ours, in a message: with the program's name, or with an option.
 _HOST_VERBS = "(?:plan|install|remove|status)"

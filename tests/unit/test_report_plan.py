@@ -143,6 +143,7 @@ def test_every_character_of_unicode_is_seen_or_escaped() -> None:
     hidden = "".join(chr(0xE0000 + ord(letter)) for letter in "rm")
     assert escape(f"a{hidden}b") == "a\\U000e0072\\U000e006db"
     assert escape("\ufe0f\u3164\U000e0100") == "\\ufe0f\\u3164\\U000e0100"
+    assert escape("\U00016fe4\U0001d159") == "\\U00016fe4\\U0001d159"
     plain = "f\u00fcr \u4e2d\u6587, 20\xa0%, e\u0301 \U0001f600\tend\n"
     assert escape(plain) == plain
 
