@@ -279,8 +279,8 @@ def test_an_agent_says_of_an_adjustment_how_its_node_takes_it(scene: Robbed) -> 
         time.sleep(0.1)
     agent = scene.callers[AGENT, OURS]
 
-    def says(node: str) -> Object:
-        return {"status": {"nodes": {node: {"errors": {"request": "no"}}}}}
+    def says(node: str, why: str = "no") -> Object:
+        return {"status": {"nodes": {node: {"errors": {"request": why}}}}}
 
     while "agent-adjustments" not in (answer := agent.call("PATCH", f"{path}/a", says(OTHER))).says:
         assert time.monotonic() < deadline, answer
@@ -295,6 +295,26 @@ def test_an_agent_says_of_an_adjustment_how_its_node_takes_it(scene: Robbed) -> 
         {"metadata": {"labels": {"x": "y"}}},
     ):
         assert not agent.call("PATCH", f"{path}/a", body).ok
+    # The object has 1.5 MB, which all nodes share.
+    for errors in ({f"{at}": "no" for at in range(101)}, {"request": "a" * 1025}):
+        assert (
+            "errors"
+            in agent.call("PATCH", f"{path}/a", {"status": {"nodes": {OURS: {"errors": errors}}}}).says
+        )
+    there = scene.admin.call("GET", f"{path}/a").body["metadata"].get("managedFields", [])
+    forged = {"operation": "Update", "apiVersion": made["apiVersion"], "time": "2030-01-01T00:00:00Z"}
+    filled: tuple[Object, ...] = (
+        {"f:status": {"f:nodes": {f"f:{MUCH}": {}}}},
+        {"f:status": {"f:nodes": {f"f:{OURS}": {"f:errors": {f"f:{MUCH}": {}}}}}},
+        {"f:spec": {f"f:{MUCH}": {}}},
+    )
+    for fields in filled:
+        entry = {"manager": "x", "fieldsType": "FieldsV1", "fieldsV1": fields, **forged}
+        assert (
+            "managedFields"
+            in agent.call("PATCH", f"{path}/a", {"metadata": {"managedFields": [*there, entry]}}).says
+        )
+    assert scene.callers[AGENT, OTHER].call("PATCH", f"{path}/a", says(OTHER, "again")).ok
     assert agent.call("PATCH", f"{path}/a", {"status": {"nodes": {OURS: None}}}).ok
 
 

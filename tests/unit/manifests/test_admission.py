@@ -227,6 +227,78 @@ def test_the_agent_says_of_an_adjustment_only_how_its_own_node_takes_it(
     assert (said == []) is allowed
 
 
+API = "criresmgr.intel.com/v1alpha1"
+APPLIED = {
+    "manager": "kubectl",
+    "operation": "Apply",
+    "apiVersion": API,
+    "fieldsV1": {"f:spec": {"f:scope": {}}},
+}
+
+
+def owned(manager: str = "cri-resmgr-agent", **nodes: list[str]) -> dict[str, Any]:
+    """An entry of managedFields, as an API server writes it for reports of these nodes with these errors."""
+    told: dict[str, Any] = {
+        f"f:{name.replace('_', '-')}": {".": {}, "f:errors": {".": {}, **{f"f:{key}": {} for key in keys}}}
+        for name, keys in nodes.items()
+    }
+    fields = {"f:status": {".": {}, "f:nodes": {".": {}, **told}}}
+    return {"manager": manager, "operation": "Update", "apiVersion": API, "fieldsV1": fields}
+
+
+def managed(made: dict[str, Any], *entries: dict[str, Any]) -> dict[str, Any]:
+    return {**made, "apiVersion": API, "metadata": {**made["metadata"], "managedFields": list(entries)}}
+
+
+SAID, THERE = ["request"], owned(worker_8=["request"])
+BEFORE = managed(adjustment(worker_8="x"), APPLIED, THERE)
+BOTH = adjustment(worker_7="bad", worker_8="x")
+BOTH_OWNED = owned(worker_7=SAID, worker_8=SAID)
+
+
+@pytest.mark.parametrize(
+    ("after", "allowed"),
+    [
+        (managed(BOTH, APPLIED, BOTH_OWNED), True),
+        (managed(BOTH, APPLIED, THERE, owned("another build", worker_7=SAID)), True),
+        (managed(BOTH, owned("old", worker_8=SAID) | {"manager": "ancient-changes"}, BOTH_OWNED), True),
+        (managed(BOTH, APPLIED, owned("taken over", worker_8=SAID), BOTH_OWNED), True),
+        (managed(BOTH), True),
+        (managed(adjustment(worker_7="b" * 1025, worker_8="x"), APPLIED, BOTH_OWNED), False),
+        (managed(BOTH, APPLIED, THERE, owned(worker_7=SAID) | {"operation": "Apply"}), False),
+        (managed(BOTH, APPLIED, THERE, owned(worker_7=SAID) | {"apiVersion": "v2"}), False),
+        (managed(BOTH, APPLIED, owned(worker_7=["made", "up"], worker_8=SAID)), False),
+        (managed(BOTH, APPLIED, owned(worker_7=SAID, worker_8=["request", "more"])), False),
+        (managed(BOTH, APPLIED, owned(worker_7=SAID, worker_8=SAID, worker_9=[])), False),
+        (managed(BOTH, APPLIED, BOTH_OWNED, APPLIED | {"manager": "forged"}), False),
+        (managed(BOTH, BOTH_OWNED, {**THERE, "fieldsV1": {"f:metadata": {"f:labels": {"f:x": {}}}}}), False),
+    ],
+    ids=str,
+)
+def test_an_agent_leaves_room_in_an_adjustment_for_all_nodes(after: dict[str, Any], allowed: bool) -> None:
+    asked = request("adjustments", "kube-system", user="system:serviceaccount:kube-system:cri-resmgr-agent")
+    said = denials("agent-adjustments", "full", request=asked, object=after, oldObject=BEFORE)
+    assert (said == []) is allowed, said
+
+
+@pytest.mark.parametrize(
+    ("errors", "allowed"),
+    [
+        ({f"{number:064x}": "no" * 512 for number in range(100)}, True),
+        ({f"{number:064x}": "no" for number in range(101)}, False),
+        ({"k" * 254: "no"}, False),
+    ],
+    ids=["each", "more", "long"],
+)
+def test_a_node_says_so_much_of_an_adjustment(errors: dict[str, str], allowed: bool) -> None:
+    asked = request("adjustments", "kube-system", user="system:serviceaccount:kube-system:cri-resmgr-agent")
+    after = {**adjustment(), "status": {"nodes": {NODE: {"errors": errors}}}}
+    said = denials("agent-adjustments", "full", request=asked, object=after, oldObject=adjustment())
+    assert (said == []) is allowed
+    # What another request has left there does not keep a node from saying less.
+    assert denials("agent-adjustments", "full", request=asked, object=adjustment(), oldObject=after) == []
+
+
 def test_others_are_not_asked() -> None:
     asked = request("nodes", user="system:node:worker-8", extra={})
     assert denials("own-node", request=asked, object=node(metadata={"labels": {}}), oldObject=node()) == []
