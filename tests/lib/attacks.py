@@ -42,6 +42,7 @@ __all__ = [
     "test_another_nodes_permit_is_neither_given_back_nor_taken",
     "test_nothing_is_deleted_by_name",
     "test_others_conditions_are_refused",
+    "test_what_a_thief_leaves_keeps_no_other_node_from_a_permit",
 ]
 
 
@@ -190,14 +191,14 @@ def test_all_permits_that_a_thief_may_write_fit_into_what_a_node_reads(scene: Ro
     }
     permit["metadata"]["managedFields"] = [
         {
-            "manager": f"{at}".ljust(128, "x"),
+            "manager": manager,
             "operation": "Update",
             "apiVersion": "coordination.k8s.io/v1",
             "time": "2030-01-01T00:00:00Z",
             "fieldsType": "FieldsV1",
             "fieldsV1": fields,
         }
-        for at in range(2)
+        for manager in ("cri-resmgr-installer", "ancient-changes")
     ]
     answer = scene.thief.call("POST", THERE, permit)
     assert answer.ok, answer
@@ -214,6 +215,30 @@ def test_a_lease_is_not_filled_by_many_managers(scene: Robbed, held: str) -> Non
     there = scene.admin.call("GET", held).body["metadata"].get("managedFields", ())
     assert len(there) <= 3
     assert not (there and all(applied))
+
+
+def test_what_a_thief_leaves_keeps_no_other_node_from_a_permit(scene: Robbed) -> None:
+    """There is room for the entry of the next node's write."""
+    path = f"{THERE}/permit-8"
+    permit = build_permit(Permit("permit-8"), PLACE, scene.identity(OURS), time.time() - 900, 814)
+    assert scene.thief.call("POST", THERE, permit).ok
+    forged: Object = {
+        "apiVersion": "coordination.k8s.io/v1",
+        "time": "2030-01-01T00:00:00Z",
+        "fieldsType": "FieldsV1",
+        "fieldsV1": {"f:spec": {"f:leaseDurationSeconds": {}}},
+    }
+    for count in range(12):
+        there = scene.admin.call("GET", path).body["metadata"].get("managedFields", [])
+        ours = {"manager": "cri-resmgr-installer", "operation": "Update", "subresource": f"s{count}"}
+        for whose in (ours, {"manager": f"n{count}", "operation": "Update"}, ours | {"operation": "Apply"}):
+            scene.thief.call("PATCH", path, {"metadata": {"managedFields": [*there, forged | whose]}})
+    left = scene.admin.call("GET", path).body["metadata"].get("managedFields", [])
+    assert {(each["manager"], each["operation"]) for each in left} <= {("cri-resmgr-installer", "Update")}
+    spec = build_permit(Permit("permit-8"), PLACE, scene.identity(OTHER), time.time(), 814)["spec"]
+    answer = scene.callers[NAME, OTHER].call("PATCH", path, {"spec": spec})
+    assert answer.ok, answer
+    scene.admin.call("DELETE", path)
 
 
 def test_a_lease_of_another_namespace_is_refused(scene: Robbed) -> None:

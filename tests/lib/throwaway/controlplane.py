@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Self
 from urllib.error import HTTPError, URLError
 
+from installer.cluster.kubeapi import USER_AGENT
 from tests.lib.throwaway import network as networks
 from tests.lib.throwaway.apiserver import inside
 from tests.lib.throwaway.network import Network
@@ -73,10 +74,11 @@ class Answer(NamedTuple):
 
 
 class Caller:
-    """Who asks an API server: by a token, or by the certificate that is in `context`."""
+    """Who asks an API server: by the token of a pod, as our pods ask, or by the certificate in `context`."""
 
     def __init__(self, url: str, context: ssl.SSLContext, token: str = "", network: str = "") -> None:
-        self._url, self._token = url, {"Authorization": f"Bearer {token}"} if token else {}
+        asked = {"Authorization": f"Bearer {token}", "User-Agent": USER_AGENT}
+        self._url, self._token = url, asked if token else {}
         self._opener = urllib.request.build_opener(_Https(context, network))
 
     def call(

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from installer.cluster.kubeapi import USER_AGENT
 from installer.model.fleet import ROLLOUT
 from installer.model.names import READY_CONDITION
 from tests.lib.admission import compile_policy, judge, unknown_fields
@@ -398,6 +399,44 @@ def lease(
     spec |= {"leaseDurationSeconds": 814, "renewTime": begins} if permit else {}
     labels = {ROLLOUT: "permit" if permit else name.removeprefix("breaker-")}
     return {"metadata": {"name": name, "namespace": namespace, "labels": labels}, "spec": spec}
+
+
+OURSELVES = USER_AGENT.partition("/")[0]
+
+
+def writer(manager: str = OURSELVES, operation: str = "Update", **more: Any) -> dict[str, Any]:
+    """An entry of managedFields."""
+    fields: dict[str, Any] = {"f:spec": {"f:leaseDurationSeconds": {}}}
+    found = {"manager": manager, "operation": operation, "apiVersion": "coordination.k8s.io/v1"}
+    return {**found, "fieldsV1": fields, **more}
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "allowed"),
+    [
+        ([], [writer()], True),
+        ([writer("kubectl")], [writer("kubectl"), writer()], True),
+        ([writer("kubectl", "Apply")], [writer("kubectl", "Apply", fieldsV1={}), writer()], True),
+        ([writer(f"m{at}") for at in range(9)], [*(writer(f"m{at}") for at in range(9)), writer()], True),
+        ([writer(f"m{at}") for at in range(10)], [writer("ancient-changes"), writer()], True),
+        ([writer()], [writer(), writer("forged")], False),
+        ([writer()], [writer(), writer(operation="Apply")], False),
+        ([writer()], [writer(), writer(subresource="status")], False),
+        ([writer()], [writer(), writer(apiVersion="coordination.k8s.io/v1beta1")], False),
+        ([], [writer("forged")], False),
+    ],
+    ids=str,
+)
+def test_a_lease_has_few_writers_and_none_keeps_another_node_out(
+    before: list[dict[str, Any]], after: list[dict[str, Any]], allowed: bool
+) -> None:
+    """The entries are those of an API server after the request."""
+    old, new = lease("permit-3", ""), lease("permit-3", f"{NODE}/{UID}")
+    for each, entries in ((old, before), (new, after)):
+        each["apiVersion"] = "coordination.k8s.io/v1"
+        each["metadata"]["managedFields"] = entries
+    said = denials("own-lease", request=request("leases", ROLLOUT_NAMESPACE), object=new, oldObject=old)
+    assert (said == []) is allowed, said
 
 
 def fleet(**annotations: str) -> dict[str, Any]:
