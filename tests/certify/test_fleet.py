@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+from tests.certify.defects import Defect, seek
 from tests.certify.fleet.certify import FLEETS, certify
 from tests.certify.fleet.replay import Replay
+from tests.certify.fleet.seeded import SEEDED
 
 _TWO_NODES = [name for name, fleet in FLEETS.items() if fleet.nodes == 2]
 
@@ -24,6 +27,15 @@ def test_one_fault_at_any_moment_keeps_no_node_from_getting_there(kind: str) -> 
     found, said = certify(replace(FLEETS["canary"], faults=1, kinds=(kind,)), 20_000)
     assert not said
     assert found.is_whole
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("defect", SEEDED, ids=lambda defect: defect.what)
+def test_a_seeded_defect_is_found(defect: Defect, tmp_path: Path) -> None:
+    """And its schedule shows it in the simulator, too."""
+    said = seek(defect, tmp_path)
+    assert "wrong: " in said
+    assert "the certificate is wrong" not in said
 
 
 def test_the_simulator_goes_the_same_way() -> None:

@@ -34,7 +34,6 @@ SUITES = {
     "hostile": ("inputs.hostile", 10_000, "examples of each kind of input"),
     "swapped": ("disks.swapped", 2_000, "rounds of each operation"),
     "fleet-scenarios": ("fleets.at_size", 10_000, "nodes of the largest fleet to which things happen"),
-    "fleet-schedules": ("fleets.schedules", 1_000, "random schedules of a fleet"),
     "unitfiles": ("inputs.unitfiles", 3_000, "units of kubelet that systemd also reads"),
 }
 _SHOWN = 5  # cases that did not hold, each with its reason
@@ -79,7 +78,7 @@ def main() -> int:
         "names",
         metavar="NAME",
         nargs="*",
-        help=f"what is tried, `machine` for all of machine-*, `fleet` too; all, if none is named. {about}",
+        help=f"what is tried, `machine` for all of machine-*; all, if none is named. {about}",
     )
     parser.add_argument("--amount", type=int, help="how much of each is tried")
     real.add_options(parser.add_argument, real.ON_HOSTS)

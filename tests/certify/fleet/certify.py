@@ -15,11 +15,27 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from installer.cluster import breaker, member, permit_choice, permit_client, rollout, sync_plan
+from installer.daemon import fleet as fleet_of_daemon
+from installer.daemon import pass_history, policy
 from installer.model.fleet import FleetRules
 from tests.certify.fleet.explore import Explorer, Found
 from tests.certify.fleet.moves import KINDS, RULES, Fleet
 from tests.certify.fleet.replay import Replay, read_schedule
+from tests.certify.reached import Reached
 
+#: The code under certificate.
+_CERTIFIED = (
+    member,
+    sync_plan,
+    rollout,
+    permit_client,
+    permit_choice,
+    breaker,
+    policy,
+    pass_history,
+    fleet_of_daemon,
+)
 _CANARY = RULES
 _ANY = replace(RULES, order="any")
 
@@ -52,7 +68,10 @@ def certify(fleet: Fleet, states: int, seconds: float = float("inf")) -> tuple[F
     if not found.wrong:
         return found, []
     said = [f"wrong: {found.wrong}", "the schedule:", *(f"    {move}" for move in found.schedule)]
-    again = Replay(fleet).play(found.schedule)
+    try:
+        again = Replay(fleet).play(found.schedule)
+    except Exception as error:
+        again = f"the program has ended with {error!r}"
     return found, [*said, f"in the simulator: {again or 'all is well, so the certificate is wrong'}"]
 
 
@@ -74,12 +93,20 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--states", type=int, default=50_000, help="of each fleet at most (default: 50000)")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="for each fleet at most")
     parser.add_argument("--replay", type=Path, metavar="FILE", help="play the schedule in the file instead")
+    parser.add_argument("--coverage", action="store_true", help="also say which lines were not reached")
     given = parser.parse_args(arguments)
     names, kinds = given.names or list(FLEETS), tuple(given.kinds.split(",")) if given.kinds else ()
     if unknown := [name for name in names if name not in FLEETS] + [
         kind for kind in kinds if kind not in KINDS
     ]:
         parser.error(f"there is no {unknown[0]}")
+    with Reached(_CERTIFIED if given.coverage else ()) as reached:
+        code = _run(names, kinds, given)
+    sys.stdout.write("".join(f"{line}\n" for line in reached.missed()))
+    return code
+
+
+def _run(names: Sequence[str], kinds: tuple[str, ...], given: argparse.Namespace) -> int:
     began, states, depth, wrong = time.monotonic(), 0, 0, 0
     for name in names:
         fleet = replace(FLEETS[name], faults=given.faults, kinds=kinds)

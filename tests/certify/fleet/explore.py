@@ -12,11 +12,11 @@ from tests.certify.fleet.judge import (
     describe_stuck,
     fair_move,
     judge_state,
-    judge_what_began,
+    judge_what_is_said,
     permit_in_use,
 )
 from tests.certify.fleet.moves import Fleet, Move
-from tests.certify.fleet.states import State, States, ages
+from tests.certify.fleet.states import State, States
 
 Way = tuple[tuple[Move, ...], State, str]
 """Moves, the state after them, and what must not have begun on the way."""
@@ -46,6 +46,7 @@ class Explorer:
         self.found = Found(fleet)
         self._came: dict[State, tuple[State, tuple[Move, ...]] | None] = {}
         self._alive: set[State] = set()
+        self._way: tuple[Move, ...] = ()  # that is tried
 
     def run(self) -> Found:
         began, found = time.monotonic(), self.found
@@ -69,6 +70,13 @@ class Explorer:
         return found
 
     def _expand(self, state: State, following: deque[State]) -> None:
+        """What the program does not catch, is wrong in any state."""
+        try:
+            self._follow(state, following)
+        except Exception as error:
+            self._is_wrong(f"the program has ended with {error!r}", state, self._way)
+
+    def _follow(self, state: State, following: deque[State]) -> None:
         wrong = self._dead_end(state)
         if wrong:
             self._is_wrong(wrong, state, ())
@@ -98,10 +106,11 @@ class Explorer:
         for before, moved in reversed(ways):
             now = states.with_versions(now)
             order = next(each for each in states.orders() if states.renamed(now, each) == before)
-            for move in moved:
+            for number, move in enumerate(moved, 1):
                 move = move._replace(node=order.index(move.node)) if move.node >= 0 else move
                 schedule.append(move)
-                now, _ = self._move(now, move)
+                if before != state or number < len(moved):  # the last one may be what it ends with
+                    now, _ = self._move(now, move)
         return tuple(schedule)
 
     # -- what may follow ------------------------------------------------------------------------------
@@ -109,6 +118,7 @@ class Explorer:
     def successors(self, state: State) -> Iterator[Way]:
         """What happens next, each with what its nodes do by themselves then."""
         for move in self._moves(state):
+            self._way = (move,)
             after, wrong = self._move(state, move)
             touched = [move.node] if move.node >= 0 else range(self.fleet.nodes) if is_wait(move) else []
             ways: list[Way] = [((move,), after, wrong)]
@@ -142,7 +152,7 @@ class Explorer:
         if not said:
             return after, ""
         self.found.reached |= {f"{what[0]} {what[-1]}" for what in said}
-        return after, judge_what_began(said, ages(state, self.states))
+        return after, judge_what_is_said(said, self.states.store(state), self.fleet)
 
     def _rest(self, way: Way, node: int) -> Iterator[Way]:
         """What a node does by itself, and what no other node notices in which order: its daemon looks, asks
@@ -152,10 +162,12 @@ class Explorer:
             if move.kind == "answer":
                 for fault in self.states.node_moves(state[1 + node]):
                     if fault.kind == "answer" and fault.cost and self._may(state, fault):
+                        self._way = (*done, fault)
                         after, bad = self._move(state, fault)
                         yield from self._rest(((*done, fault), after, wrong or bad), node)
+            self._way = (*done, move)
             state, bad = self._move(state, move)
-            done, wrong = (*done, move), wrong or bad
+            done, wrong = self._way, wrong or bad
         yield done, state, wrong
 
     # -- what must not be -----------------------------------------------------------------------------
@@ -165,20 +177,22 @@ class Explorer:
         found = [
             self.states.remembered(
                 ("w", each),
-                lambda each=each: (values[each].works, permit_in_use(values[each], seconds)),  # type: ignore[misc]
+                lambda each=each: (values[each].disturbs, permit_in_use(values[each], seconds)),  # type: ignore[misc]
             )
             for each in state[1:-1]
         ]
         works, permits = zip(*found, strict=True)
+        is_well, store = state[-1] == self.fleet.faults, self.states.store(state)
         return self.states.remembered(  # type: ignore[no-any-return]
-            ("j", state[0], works, permits),
-            lambda: judge_state(self.states.store(state), works, permits, self.fleet),
+            ("j", state[0], works, permits, is_well),
+            lambda: judge_state(store, works, permits, self.fleet, is_well=is_well),
         )
 
     # -- the way out ----------------------------------------------------------------------------------
 
     def _dead_end(self, state: State) -> str:
         """Whether the fleet gets there when nothing more is in its way, and everyone answers."""
+        self._way = ()
         now: State = (*state[:-1], 99)
         way = list[State]()
         seen = set[State]()
@@ -209,7 +223,7 @@ class Explorer:
         states = self.states
         free = [move for move in states.store_moves(state[0]) if not move.cost]
         free += [move for number in state[1:-1] for move in states.node_moves(number) if not move.cost]
-        return fair_move(states.store(state), states.machines(state), free, states.tick(state))
+        return fair_move(states.store(state), states.machines(state), free, states.tick(state), self.fleet)
 
 
 def is_wait(move: Move) -> bool:

@@ -56,6 +56,10 @@ class _PendingError(BaseException):
         self.call = call
 
 
+class RestlessError(Exception):
+    """A daemon begins one thing after the other, and time does not pass."""
+
+
 class Script:
     """An API server that has answered so far; the next call ends it."""
 
@@ -176,6 +180,7 @@ class Machine(SimNode):
         self.watcher = None
         self.unread = None
         self.skew = 0.0
+        self.worked_at = 0.0
         self.passing: tuple[Watcher, Action, Outcome] | None = None
         self.waits_since: float | None = None
         self.said: tuple[tuple[Any, ...], ...] = ()
@@ -207,8 +212,7 @@ class Machine(SimNode):
     def run(self, watcher: Watcher, action: Action, seconds: float, outcome: Outcome) -> None:
         self.passing = (watcher, action, outcome)
         if outcome.restarts:
-            self.waits_since = self.fleet.clock.now
-            self.unready = True
+            self.waits_since = self.worked_at = self.now
 
     # -- its steps ---------------------------------------------------------------------------------
 
@@ -229,6 +233,14 @@ class Machine(SimNode):
     def now(self) -> float:
         return float(self.fleet.clock.now)
 
+    @property
+    def disturbs(self) -> bool:
+        """Whether its kubelet is away for planned work. Others may begin before it is Ready only when its
+        permit is nearly over, which was taken within a minute before."""
+        return self.works or (
+            self.unready and self.now - self.worked_at < self.fleet.rules.hold_seconds - 60.0
+        )
+
     def settle(self) -> None:
         """What takes no time: a pass that restarts nothing ends, and the daemon hears a reply."""
         for _ in range(20):
@@ -243,7 +255,7 @@ class Machine(SimNode):
                 self.hear(child.reply, 0)
             else:
                 return
-        raise AssertionError(f"a daemon that never rests: {self.passing} {self.child and vars(self.child)}")
+        raise RestlessError("a daemon that never rests")
 
     def hear(self, reply: str, code: int) -> None:
         assert self.loop is not None

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from installer.cluster.breaker import Breaker, build_breaker, with_failure
 from installer.cluster.kubeapi import Answer
 from installer.cluster.leases import Holder, Permit, build_lease, build_permit, permit_name, permits_of
+from installer.cluster.sync_child import parse_request
 from installer.model.fleet import FLEET, LONGEST_HOLD, SIZE, FleetRules
 from tests.certify.fleet.machine import Call, Machine, Site
 from tests.certify.fleet.store import CertStore, permit_path
@@ -29,6 +30,7 @@ LAZY = 600.0
 _NEXT = {"one": "two", "two": "three"}
 WITH_REQUESTS = ("start", "replace", "update")
 THIEF = Holder("thief", "uid-thief")
+_THIEFS = f"/api/v1/nodes/{THIEF.node}"
 
 
 class Move(NamedTuple):
@@ -83,6 +85,8 @@ def first_state(fleet: Fleet, site: Site) -> tuple[CertStore, list[Machine]]:
         machine.waits_since = site.clock.now
         machine.drifted = fleet.begins == "drift"
     store.generation = machines[0].pod_generation
+    if fleet.thief:
+        store.node(THIEF.node, uid=THIEF.uid)
     return store, machines
 
 
@@ -237,10 +241,15 @@ def store_moves(store: CertStore, fleet: Fleet) -> Iterator[Move]:
             yield Move("resume-node", number)
         else:
             yield Move("pause-node", number, "", 1)
-    if any(f"{LEASES}/breaker-" in path for path in store.objects):
+    if store.to_retry(fleet.rules, fleet.nodes):
         yield Move("retry", -1, "", 1)
-    if fleet.thief:
+    if is_at_large(store):
         yield from _thefts(store)
+
+
+def is_at_large(store: CertStore) -> bool:
+    """Whether the thief's node is still there."""
+    return _THIEFS in store.objects
 
 
 def _thefts(store: CertStore) -> Iterator[Move]:
@@ -299,7 +308,11 @@ def happen(move: Move, store: CertStore, fleet: Fleet) -> None:
     elif move.kind in ("pause-node", "resume-node"):
         store.is_node_paused(f"node-{move.node}", paused=move.kind == "pause-node")
     elif move.kind == "retry":
-        store.forget_breakers()
+        for path in store.to_retry(fleet.rules, fleet.nodes):
+            if path in store.objects:
+                del store.objects[path]
+    elif move.kind == "arrest":
+        del store.objects[_THIEFS]
     else:
         steal(store, move.how, fleet)
 
@@ -355,6 +368,20 @@ def hear(machine: Machine, how: str, answer: Answer | None) -> None:
         child.go_on()
         child.late = how == "late" and bool(child.reply)
     machine.settle()
+
+
+def note_taken(machine: Machine, call: Call, answer: Answer | None) -> None:
+    """A node says so when it takes a permit for a generation."""
+    name = (
+        call.path.rpartition("/")[2]
+        if call.method == "PUT"
+        else (call.body or {}).get("metadata", {}).get("name", "")
+    )
+    if call.method in ("PUT", "POST") and name.startswith("permit-") and answer is not None and answer.ok:
+        assert machine.child is not None
+        work = parse_request(machine.child.text).begin
+        assert work is not None
+        machine.said = (*machine.said, ("took", machine.name, work.generation, work.begins))
 
 
 def respond(call: Call, how: str, store: CertStore) -> Answer | None:

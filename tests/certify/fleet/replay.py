@@ -9,7 +9,7 @@ from tests.certify.fleet.judge import (
     describe_stuck,
     fair_move,
     judge_state,
-    judge_what_began,
+    judge_what_is_said,
     permit_in_use,
 )
 from tests.certify.fleet.machine import Machine, Site
@@ -19,13 +19,14 @@ from tests.certify.values import NOW
 from tests.faults.fleets.sim import Clock
 
 _DAY = 86_400.0
+_FAULTS = ("crash", "replace", "boot", "gone", "dead", "slow", "stall", "steal")
 
 
 class Replay:
     """One fleet. `wrong` is the first that did not hold."""
 
     def __init__(self, fleet: Fleet) -> None:
-        self.fleet, self.clock, self.wrong = fleet, Clock(), ""
+        self.fleet, self.clock, self.wrong, self.is_well = fleet, Clock(), "", True
         self.clock.now = NOW
         self.site = Site(fleet.rules, self.clock)
         self.store, self.machines = moves.first_state(fleet, self.site)
@@ -48,7 +49,7 @@ class Replay:
         free = [move for move in moves.store_moves(self.store, self.fleet) if not move.cost]
         for machine in self.machines:
             free += [move for move in moves.node_moves(machine) if not move.cost]
-        return fair_move(self.store, self.machines, free, next_look(self.store, self.machines))
+        return fair_move(self.store, self.machines, free, next_look(self.store, self.machines), self.fleet)
 
     def move(self, move: Move) -> None:
         if move.kind in ("wait", "stall"):
@@ -57,23 +58,27 @@ class Replay:
             moves.happen(move, self.store, self.fleet)
         else:
             self._of_node(move, self.machines[move.node])
-        self.store.watch_breakers(self.fleet.rules, self.fleet.nodes)
-        works = [machine.works for machine in self.machines]
+        self.store.watch_breakers()
+        works = [machine.disturbs for machine in self.machines]
         permits = [permit_in_use(machine, self.fleet.rules.hold_seconds) for machine in self.machines]
-        self.wrong = self.wrong or judge_state(self.store, works, permits, self.fleet)
+        self.is_well = self.is_well and not move.cost and move.kind not in _FAULTS
+        now = judge_state(self.store, works, permits, self.fleet, is_well=self.is_well)
+        self.wrong = self.wrong or now
 
     def _of_node(self, move: Move, machine: Machine) -> None:
-        ages = {name: self.clock.now - at for name, at in self.store.since.items()}
+        before = self.store.copy()
         if move.kind == "answer":
             call = machine.child.pending if machine.child else None
             assert call is not None, f"there is nothing to answer: {move}"
-            moves.hear(machine, move.how, moves.respond(call, move.how, self.store))
+            answer = moves.respond(call, move.how, self.store)
+            moves.note_taken(machine, call, answer)
+            moves.hear(machine, move.how, answer)
         elif move.kind in moves.WITH_REQUESTS:
             moves.with_requests(move, machine, self.store, self.site)
         else:
             moves.step(move, machine)
         said = moves.tell(machine, self.store, move)
-        self.wrong = judge_what_began(said, ages)
+        self.wrong = judge_what_is_said(said, before, self.fleet)
 
     def _wait(self, seconds: float) -> None:
         self.clock.now += seconds

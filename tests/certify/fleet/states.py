@@ -18,7 +18,7 @@ from tests.certify.fleet import moves
 from tests.certify.fleet.machine import GRID, Instant, Machine, Site
 from tests.certify.fleet.moves import Fleet, Move
 from tests.certify.fleet.store import VERSION, CertStore
-from tests.certify.values import NOW, Copier, Describer, digest, passing
+from tests.certify.values import Copier, Describer, digest, passing
 
 State = tuple[int, ...]
 """The store, each node, and the faults that are left."""
@@ -220,7 +220,7 @@ class States:
             f"~{name}.{each}~" for name in ("fleet", "permit-0", "permit-1") for each in range(9)
         )
         moves.happen(move, store, self.fleet)
-        store.watch_breakers(self.fleet.rules, self.fleet.nodes)
+        store.watch_breakers()
         return self.stores.add(store)
 
     def _step(self, store_at: int, node_at: int, move: Move, taken: frozenset[str]) -> tuple[int, int, Said]:
@@ -233,6 +233,7 @@ class States:
             call = machine.child.pending if machine.child else None
             assert call is not None
             answer = moves.respond(call, move.how.partition(" ")[0], store)
+            moves.note_taken(machine, call, answer)
             moves.hear(machine, move.how, answer)
             changed = call.method != "GET"
         else:
@@ -240,7 +241,7 @@ class States:
             changed = True
         said, machine.said = machine.said, ()
         if changed:
-            store.watch_breakers(self.fleet.rules, self.fleet.nodes)
+            store.watch_breakers()
             store_at = self.stores.add(store)
         node = self._add(machine)
         return self._told(store_at, node, move), node, said
@@ -343,8 +344,3 @@ def on_grid(seconds: float) -> float:
 def next_look(store: CertStore, machines: Iterable[Machine]) -> float:
     """The seconds that pass until something is due."""
     return on_grid(min([store_look(store), *map(node_look, machines)]))
-
-
-def ages(state: State, states: States) -> dict[str, float]:
-    """For how long each thing is so."""
-    return {name: NOW - at for name, at in states.store(state).since.items()}

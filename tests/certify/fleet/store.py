@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 from typing import Any
 
-from installer.cluster.breaker import stopped
 from installer.cluster.kubeapi import Answer
 from installer.cluster.leases import Permit, permit_name, read_permits
-from installer.cluster.rollout import read_fleet_state
 from installer.model.fleet import BREAKER, FleetRules
 from installer.model.hold import PAUSE_ANNOTATION
 from installer.model.instant import parse_time
+from installer.operator.rollout_view import read_leases, to_retry
 from tests.certify.values import EPOCH, HORIZON, NOW, Copier, move_stamp, passing
 from tests.faults.fleets.sim import SimStore
 from tests.lib.fleet_bench import LEASES, Objects
@@ -119,14 +119,14 @@ class CertStore(SimStore):
         else:
             self.since.pop(what, None)
 
-    def forget_breakers(self) -> None:
-        """As `rollout retry` does."""
-        for path in [path for path in self.objects if path.startswith(f"{LEASES}/breaker-")]:
-            del self.objects[path]
+    def to_retry(self, rules: FleetRules, nodes: int) -> list[str]:
+        """The paths of what `rollout retry` deletes."""
+        leases = read_leases(self.leases_there(), self.now, rules)
+        return [f"{LEASES}/{each.lease}" for each in to_retry(leases, rules, nodes)]
 
     # -- what is judged ------------------------------------------------------------------------------
 
-    def leases_there(self) -> list[dict[str, Any]]:
+    def leases_there(self) -> list[Mapping[str, Any]]:
         return [self.objects[path] for path in sorted(self.objects.below.get(LEASES, ()))]
 
     def permits(self) -> tuple[Permit, ...]:
@@ -135,22 +135,30 @@ class CertStore(SimStore):
     def held(self) -> list[Permit]:
         return [permit for permit in self.permits() if permit.is_held(self.now)]
 
-    def watch_breakers(self, rules: FleetRules, nodes: int) -> None:
-        """Note since when a generation is stopped."""
-        leases = self.leases_there()
-        for lease in leases:
+    def watch_breakers(self) -> None:
+        """Note since when a generation is stopped: here one failure is enough. By what the Lease says, and
+        not by what the program makes of it."""
+        for lease in self.leases_there():
             name = lease["metadata"]["name"]
             if name.startswith("breaker-"):
                 generation = name.removeprefix("breaker-")
-                state = read_fleet_state(leases, generation, self.now)
-                stops = bool(state.fault) or (
-                    state.breaker is not None and bool(stopped(state.breaker, rules, nodes))
-                )
-                self._notes(f"stopped {generation}", stops)
+                says = self.breaker(generation)
+                self._notes(f"stopped {generation}", says is None or bool(says.get("failures")))
 
-    def has_failed(self, generation: str) -> bool:
-        state = read_fleet_state(self.leases_there(), generation, self.now)
-        return bool(state.fault) or (state.breaker is not None and bool(state.breaker.failures))
+    def breaker(self, generation: str) -> dict[str, Any] | None:
+        """What the circuit breaker says; empty if there is none, None if nobody understands it."""
+        lease = self.objects.get(
+            f"{LEASES}/breaker-{generation}", {"metadata": {"annotations": {BREAKER: "{}"}}}
+        )
+        try:
+            found: dict[str, Any] = json.loads(lease["metadata"]["annotations"][BREAKER])
+        except ValueError:
+            return None
+        return found
+
+    def has_forgotten(self) -> bool:
+        """Whether a permit has expired that nobody has given back."""
+        return any(permit.holder and not permit.is_held(self.now) for permit in self.permits())
 
 
 def _later_permit(lease: dict[str, Any], seconds: float) -> dict[str, Any]:

@@ -15,7 +15,6 @@ from installer.cluster.kubeapi import Answer
 from installer.cluster.leases import share_of
 from installer.model.fleet import FleetRules
 from tests.faults.fleets.sim import Nature, SimFleet
-from tests.lib.fleet_bench import LEASES
 
 MINUTE, HOUR = 60.0, 3600.0
 RULES = FleetRules(hold_seconds=200.0, concurrent_restarts="5%")
@@ -264,66 +263,6 @@ def paused(chance: Chance, seed: int) -> list[str]:
     bad = [f"work began {late:.0f} s after the minute in which all had to stop"] if late > 0 else []
     fleet.store.pause(None)
     return bad + arrives(fleet, "three")
-
-
-def any_natures(chance: Chance) -> list[Nature]:
-    """A few canaries, and some nodes on which a generation fails."""
-    draw = chance.random
-    return [
-        replace(
-            nature,
-            canary=draw.random() < 0.02,
-            bad=frozenset(each for each in ("two", "three") if draw.random() < 0.1),
-        )
-        for nature in chance.natures()
-    ]
-
-
-def random_schedule(chance: Chance, seed: int) -> list[str]:
-    """Whatever may happen, in any order; then peace, and a good generation."""
-    draw = chance.random
-    rules = FleetRules(
-        concurrent_restarts=draw.choice(("1", "2", "1%", "5%", "10%")),
-        max_failures=draw.choice(("1", "1%", "5%")),
-        order=draw.choice(("canary", "any")),
-        soak_seconds=draw.choice((0.0, 60.0, 300.0)),
-        hold_seconds=200.0,
-    )
-    fleet = SimFleet(any_natures(chance), rules, seed)
-    if draw.random() < 0.5:
-        fleet.install("one")
-    else:
-        fleet.controller.apply("one")
-    for _ in range(draw.randint(3, 10)):
-        fleet.run(draw.expovariate(1 / 300))
-        what = draw.choice(("drift", "reboot", "replace", "die", "away", "busy", "pause", "apply"))
-        nodes = [fleet.nodes[number] for number in chance.some(fleet, draw.choice((0.02, 0.2, 1.0)))]
-        for node in nodes if what in ("drift", "reboot", "replace") else nodes[: chance.size // 50]:
-            wait = draw.uniform(0, 60)
-            if what == "drift":
-                fleet.clock.after(wait, node.drift)
-            elif what == "reboot":
-                fleet.clock.after(wait, lambda node=node: node.reboot(90.0))  # type: ignore[misc]
-            elif what == "replace":
-                fleet.clock.after(wait, node.replace_pod)
-            elif what == "die":
-                fleet.clock.after(wait, node.die)
-        if what in ("away", "busy"):
-            fleet.store.away = AWAY if what == "away" else BUSY
-            fleet.run(draw.uniform(10, HOUR))
-            fleet.store.away = None
-        elif what == "pause":
-            fleet.store.pause("")
-            fleet.run(draw.uniform(10, HOUR))
-            fleet.store.pause(None)
-        elif what == "apply":
-            fleet.controller.apply(draw.choice(("one", "two", "three")))
-    fleet.run(300)
-    for path in list(fleet.store.objects.below.get(LEASES, ())):
-        if path.startswith(f"{LEASES}/breaker-"):
-            del fleet.store.objects[path]  # `rollout retry`
-    fleet.controller.apply("four")
-    return arrives(fleet, "four")
 
 
 SCENARIOS: dict[str, Scenario] = {
