@@ -27,7 +27,14 @@ from installer.node.kubelet_strategy import KubeletAnalysis, analyse_kubelet
 from installer.node.pinning import find_resets, was_cut_off
 from installer.node.plan import Options, leaves_to, order_steps
 from installer.node.preflight import check
-from installer.node.record import Failure, Record, RecordStatus, leftovers_of_ours, was_moving_kubelet
+from installer.node.record import (
+    RELOAD_OWED,
+    Failure,
+    Record,
+    RecordStatus,
+    leftovers_of_ours,
+    was_moving_kubelet,
+)
 
 _WHY_ADOPTED = "containers that it does not know have to be adopted"
 WEIGHT_TAKEN = "weight-taken"  # the code of a finding
@@ -102,7 +109,8 @@ def _compare(
         settings, detail = inputs.request.settings, snapshot.base.detail
         desired = build_desired(settings, inputs.configs, inputs.payload, kubelet, detail)
     moved = was_moving_kubelet(record, snapshot)
-    facts = Facts(inputs, snapshot, kubelet, desired, Changes(), runtime, moved)
+    rewrote = RELOAD_OWED in record.owed
+    facts = Facts(inputs, snapshot, kubelet, desired, Changes(), runtime, moved, rewrote)
     if desired.proxy is None and not removing:
         return facts  # preflight says why kubelet cannot be served
     facts = replace(facts, changes=diff(desired, snapshot, record))

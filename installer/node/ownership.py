@@ -18,7 +18,7 @@ from installer.errors import UnservableHostError
 from installer.host.ports import Clock, Files
 from installer.model import paths
 from installer.model.host import ABSENT, DesiredFile, HostPath, HostSnapshot, Identity, Kind, Part
-from installer.model.plan import Desired, FileChange, Plan, StepKind, UnitAction
+from installer.model.plan import Desired, FileChange, Plan, StepKind, UnitAction, Verb
 from installer.node.controls import claim_controls
 from installer.node.kept import (
     damaged_objects,
@@ -32,6 +32,7 @@ from installer.node.kept import (
 from installer.node.links import find_directories, find_links
 from installer.node.record import (
     NOTHING_LOADED,
+    RELOAD_OWED,
     Failure,
     Goes,
     LoadedRecord,
@@ -246,7 +247,9 @@ class RecordStore:
                 yield f"{change.path} -> {_EDITED}/{name}"
 
     def _owed(self, plan: Plan, snapshot: HostSnapshot) -> dict[str, str]:
-        owed = {}
+        changed = (change.path for change in plan.changes.files if change.verb is Verb.CHANGE)
+        rewrites = any(path.endswith(f"/{paths.DROP_IN_NAME}") for path in changed)
+        owed = {RELOAD_OWED: ""} if rewrites or RELOAD_OWED in self.record.owed else {}
         unit, kubelet = plan.changes.unit(Part.PROXY), snapshot.kubelet.unit
         if unit is not None and unit.action is UnitAction.RESTART and snapshot.proxy.unit.invocation_id:
             owed[unit.name] = snapshot.proxy.unit.invocation_id
@@ -361,7 +364,8 @@ class RecordStore:
         record = self.record
         directories = {posixpath.dirname(path) for path in record.going(Goes.BACK)}
         directories.update(record.going(Goes.EMPTY))
-        for directory in sorted({*directories, paths.WANTS, paths.OBJECTS, paths.OUR_STATE}):
+        own = (paths.WANTS, paths.OBJECTS, paths.OUR_STATE, paths.PROXY_STATE[0])
+        for directory in sorted({*directories, *own}):
             with suppress(UnservableHostError):  # a link now leads out of the host root
                 for name in self._files.list(directory):
                     if name.startswith(".") and name.endswith(paths.TEMPORARY):

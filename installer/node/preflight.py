@@ -368,7 +368,8 @@ def _check_pending(facts: Facts) -> Iterable[Finding]:
     if unit.load_state == "masked" or not unit.need_daemon_reload:
         return  # for a masked unit with drop-ins, systemd always says that a reload is needed
     reloads = any(change.daemon_reload or change.disable for change in changes.units)
-    if not (reloads or facts.restarts_kubelet) or _pending_is_ours(unit, facts.desired, changes):
+    ours = facts.rewrote or _pending_is_ours(unit, facts.desired, changes)
+    if ours or not (reloads or facts.restarts_kubelet):
         return
     message = (
         f"{unit.name} was edited, and a daemon-reload is pending: our reload and restart would make "
@@ -388,7 +389,8 @@ def _check_pending(facts: Facts) -> Iterable[Finding]:
 def _pending_is_ours(unit: UnitState, desired: Desired, changes: Changes) -> bool:
     """Whether our own drop-in explains the pending daemon-reload, because the file's text is not the one that
     systemd has loaded: our own run died between the write and the reload, or the drop-in was deleted,
-    replaced or edited. All of these are ours to repair (R7)."""
+    replaced or edited. All of these are ours to repair (R7). Where an edit that systemd had loaded kept our
+    digest, only the record knows (RELOAD_OWED)."""
     if desired.kubelet is None:
         return False
     ours = desired.kubelet.unit

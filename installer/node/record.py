@@ -53,6 +53,10 @@ _OUR_MARK = b"cri-resmgr-installer"
 _MARK_WITHIN = 512  # bytes; our header is the first or second line
 
 
+RELOAD_OWED = "daemon-reload"
+"""A key of what is owed: our drop-in was edited, and a run has begun to replace it."""
+
+
 class RecordStatus(StrEnum):
     MISSING = "missing"
     OK = "ok"
@@ -105,7 +109,8 @@ class Record:
     digests: Mapping[str, tuple[Identity, str]] = field(default_factory=dict)  # known, not computed again
     good: Desired | None = None  # the last generation that was verified healthy; its contents are kept
     failed: Mapping[str, Failure] = field(default_factory=dict)
-    # The invocation of a unit that has to end, because it may have been started from an edited file.
+    # The invocation of a unit that has to end, because it may have been started from an edited file; and
+    # RELOAD_OWED.
     owed: Mapping[str, str] = field(default_factory=dict)
     signalled: tuple[str, str] = ("", "")  # invocation, digest of the force.cfg that it re-read
     checked: str = ""  # the proxy's invocation after whose start every container had its weight

@@ -125,6 +125,7 @@ def change(
     changes: Changes = INSTALL,
     proxy: str = "not-found",
     moved: bool = False,
+    rewrote: bool = False,
     **request: Any,
 ) -> list[Finding]:
     given = inputs(settings, configs or Configs(), **request)
@@ -134,7 +135,7 @@ def change(
     fallback = DesiredFile.of(paths.FALLBACK_CONFIG, text)
     desired = replace(DESIRED, files=(fallback,))
     kubelet = replace(ANALYSIS, policies=policies)
-    return list(check_change(Facts(given, seen, kubelet, desired, changes, moved=moved)))
+    return list(check_change(Facts(given, seen, kubelet, desired, changes, moved=moved, rewrote=rewrote)))
 
 
 def codes(findings: list[Finding] | tuple[Finding, ...], severity: Severity = Severity.REFUSE) -> list[str]:
@@ -621,6 +622,13 @@ def test_somebody_elses_pending_edit_is_not_made_live(
     accepted = change(with_unit(unit), changes=changes, accept_pending=True)
     assert codes(accepted) == []
     assert codes(accepted, Severity.WARN) == ["pending-reload"] * refused
+
+
+def test_a_reload_that_a_killed_run_owes_is_ours() -> None:
+    """It had begun to replace an edited drop-in, whose digest systemd has loaded as well."""
+    pending = with_unit(loaded(PENDING, "digest-2"))
+    assert codes(change(pending, changes=NO_FILES)) == ["pending-reload"]
+    assert codes(change(pending, changes=NO_FILES, rewrote=True)) == []
 
 
 def test_a_takeover_makes_an_edit_live_only_where_an_interrupted_run_has_moved_kubelet() -> None:
