@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
+from installer.inputs.systemd_syntax import parse_environment_file
 from installer.model import paths
 from installer.model.host import (
     ABSENT,
@@ -18,6 +19,7 @@ from installer.model.host import (
     HostSnapshot,
     Kind,
     Part,
+    ProcessState,
     ProxySnapshot,
     UnitState,
 )
@@ -142,7 +144,7 @@ def _restart_reasons(
     if process is not None and record.owed.get(unit.name, "") == state.invocation_id != "":
         reasons.append("it may have been started from an edited file")
     elif not reasons:
-        edited = drifted(files, _unread(unit, state, record))
+        edited = (*drifted(files, _unread(unit, state, record)), *_read_carriers(files, process, record))
         reasons += [f"{path} was edited, and it may have been started from that" for path in edited]
     return reasons
 
@@ -183,6 +185,24 @@ def drifted(files: Iterable[FileChange], unread: frozenset[str]) -> tuple[str, .
         and (change.before.kind is not Kind.ABSENT or change.path == paths.EXTRA_OPTIONS)
         and not _starts_the_same(change)
     )
+
+
+def _read_carriers(
+    files: Iterable[FileChange], process: ProcessState | None, record: Record
+) -> Iterable[str]:
+    """The carriers that somebody has edited and started the process from. An edit leaves the generation as it
+    is, but the process has the variables."""
+    for change in files:
+        after, before = change.after, change.before.content
+        if not (process and before and isinstance(after, DesiredFile) and after.generation_carrier):
+            continue
+        if change.before.digest in record.owned.get(change.path, Owned()).wrote:
+            continue  # ours, which other settings change
+        content = after.content if isinstance(after.content, bytes) else b""
+        read, wanted = (parse_environment_file(one.decode("utf-8", "replace")) for one in (before, content))
+        differ = [name for name in read.keys() | wanted.keys() if read.get(name) != wanted.get(name)]
+        if change.part is Part.PROXY and any(process.environ.get(name) == read.get(name) for name in differ):
+            yield change.path
 
 
 def _starts_the_same(change: FileChange) -> bool:

@@ -13,6 +13,7 @@ from installer.model.host import (
     HostSnapshot,
     Kind,
     Part,
+    ProcessState,
     UnitState,
 )
 from installer.model.plan import Desired, UnitAction, Verb
@@ -122,6 +123,25 @@ def test_drift_of_a_file_restarts_the_proxy_only_if_it_may_have_read_it(
 ) -> None:
     snapshot = with_file(path, state)
     assert [change.path for change in diff(DESIRED, snapshot, RECORD).files] == [path]
+    assert actions(snapshot) == (expected, UnitAction.NOTHING)
+
+
+@rule("R7")
+@pytest.mark.parametrize(
+    ("edit", "environ", "expected"),
+    [
+        ("X=1", {"X": "1"}, UnitAction.RESTART),
+        ("X=1", {}, UnitAction.NOTHING),  # edited since its start
+        ("# X=1", {}, UnitAction.NOTHING),
+    ],
+)
+def test_r7_a_proxy_that_was_started_from_an_edit_of_its_environment_is_restarted(
+    edit: str, environ: dict[str, str], expected: UnitAction
+) -> None:
+    generation = {paths.GENERATION_VARIABLE: "g1"}
+    content = f"{edit}\n{paths.GENERATION_VARIABLE}=g1\n".encode()
+    running = ProcessState(7, (), generation | environ)
+    snapshot = but(with_file(paths.PROXY_ENVIRONMENT, there(content)), proxy_process=running)
     assert actions(snapshot) == (expected, UnitAction.NOTHING)
 
 
