@@ -8,6 +8,7 @@ import sys
 #: Its module, and what it is about.
 CERTIFICATES = {
     "fleet": ("tests.certify.fleet.certify", "every state of a small fleet, and its way out"),
+    "node": ("tests.certify.node.certify", "every start of a node, every target, and every cut of the way"),
 }
 
 

@@ -190,9 +190,9 @@ class FakeSystemd:
         unit = self.unit(name)
         if unit.load_state == "masked" and method != "stop":
             raise SystemdError(f"{method} {name}: Unit {name} is masked.", name=UNIT_MASKED)
-        if not unit.exists and method == "stop":
+        if not unit.exists and method == "stop" and not unit.main_pid:
             return "done"
-        if not unit.exists:
+        if not unit.exists and method != "stop":  # one that runs stops, also if its file is gone
             raise SystemdError(f"{method} {name}: Unit {name} not found.", name=NO_SUCH_UNIT)
         result, self.units[name] = self.on_job.get(name, self._succeed)(method, unit)
         return result

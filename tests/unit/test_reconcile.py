@@ -71,7 +71,7 @@ def node(tmp_path: Path) -> Node:
 @pytest.fixture
 def configured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Node:
     """Its kubelet has the endpoint in its configuration."""
-    monkeypatch.setattr("tests.faults.disks.node._COMMAND", ("/usr/bin/kubelet", f"--config={CONFIG}"))
+    monkeypatch.setattr("tests.faults.disks.node.COMMAND", ("/usr/bin/kubelet", f"--config={CONFIG}"))
     found = {posixpath.dirname(CONFIG): Entry("d", 0o755), CONFIG: Entry("f", 0o644, CONFIGURED)}
     return lay_node(tmp_path / "configured", bare_node() | found)
 

@@ -27,23 +27,23 @@ from tests.lib.throwaway.payload import ENVIRONMENT, UNIT
 KUBELET = "kubelet.service"
 RUNTIME = "unix:///run/containerd/containerd.sock"
 BREAKS = b"it cannot work"
-_END = b"# end\n"
+END = b"# end\n"
 _UNIT_DIRECTORY = "/etc/systemd/system"
 _PACKAGES = "/usr/lib/systemd/system"
 _PACKAGED_UNIT = f"{_PACKAGES}/{paths.PROXY_UNIT}"
-_BASE_UNIT = f"{_UNIT_DIRECTORY}/{KUBELET}"
+BASE_UNIT = f"{_UNIT_DIRECTORY}/{KUBELET}"
 _BASE_DROP_IN = f"{_UNIT_DIRECTORY}/{KUBELET}.d/10-kubeadm.conf"
 _BASE_ENVIRONMENT = "/etc/default/kubelet"
-_DROP_IN = paths.drop_in(_UNIT_DIRECTORY, KUBELET)
+DROP_IN = paths.drop_in(_UNIT_DIRECTORY, KUBELET)
 _ENABLED = f"{_UNIT_DIRECTORY}/multi-user.target.wants/{paths.PROXY_UNIT}"
-_COMMAND = ("/usr/bin/kubelet", f"--container-runtime-endpoint={RUNTIME}")
+COMMAND = ("/usr/bin/kubelet", f"--container-runtime-endpoint={RUNTIME}")
 _RELAY_ARGS = f"KUBELET_EXTRA_ARGS=--v=2 --container-runtime-endpoint={paths.RELAY_ENDPOINT}\n"
 _boots = itertools.count(1)
 
 
 def program(version: str, *, works: bool = True) -> bytes:
     """A cri-resmgr of a hundred bytes. A part of it does not work."""
-    return b"#!/bin/sh\n# " + version.encode() + b"\n" + (b"" if works else BREAKS) + b"\n" * 60 + _END
+    return b"#!/bin/sh\n# " + version.encode() + b"\n" + (b"" if works else BREAKS) + b"\n" * 60 + END
 
 
 def bare_node() -> Tree:
@@ -61,10 +61,10 @@ def bare_node() -> Tree:
         "/var/lib": directory,
         "/var/run": Entry("l", 0, target="/run"),
         "/run": directory,
-        _BASE_UNIT: file("[Service]\nExecStart=/usr/bin/kubelet\n[Install]\nWantedBy=multi-user.target\n"),
+        BASE_UNIT: file("[Service]\nExecStart=/usr/bin/kubelet\n[Install]\nWantedBy=multi-user.target\n"),
         _BASE_DROP_IN: file(
             f"[Service]\nEnvironmentFile=-{_BASE_ENVIRONMENT}\nExecStart=\n"
-            f"ExecStart={' '.join(_COMMAND)} $KUBELET_EXTRA_ARGS\n"
+            f"ExecStart={' '.join(COMMAND)} $KUBELET_EXTRA_ARGS\n"
         ),
         _BASE_ENVIRONMENT: file("KUBELET_EXTRA_ARGS=--v=2\n"),
         posixpath.dirname(paths.FALLBACK_CONFIG): Entry("d", 0o750),
@@ -121,7 +121,7 @@ def node_after_takeover() -> Tree:
 CACHE = b'{"Version": "1"}'  # what the proxy writes into its own
 
 
-class _Files(FakeFiles):
+class NodeFiles(FakeFiles):
     """Whoever runs the test is root on the node."""
 
     def state(self, path: str, known: KnownDigest | None = None) -> FileState:
@@ -134,11 +134,17 @@ class Node:
 
     def __init__(self, root: Path, kernel: Kernel) -> None:
         self.fake = FakeHost(root)
-        self.fake.files = _Files(root, self.fake.calls, kernel)
-        self.systemd = self.fake.systemd = _Systemd(self, kernel)
+        self.fake.files = self._make_files(kernel)
+        self.systemd = self.fake.systemd = self._make_systemd(kernel)
         self.fake.cri.sockets = {RUNTIME: CONTAINERD, paths.RELAY_ENDPOINT: self._relay}
         self.fake.healthz.healthy = self.kubelet_healthy
         self._boot()
+
+    def _make_files(self, kernel: Kernel) -> NodeFiles:
+        return NodeFiles(self.fake.root, self.fake.calls, kernel)
+
+    def _make_systemd(self, kernel: Kernel) -> NodeSystemd:
+        return NodeSystemd(self, kernel)
 
     def add_drop_in(self, name: str, text: str) -> None:
         """Another person's, of kubelet's unit; loaded."""
@@ -156,7 +162,7 @@ class Node:
         systemd.units = {KUBELET: UnitState(KUBELET), paths.PROXY_UNIT: UnitState(paths.PROXY_UNIT)}
         systemd.load()
         proxy = systemd.unit(paths.PROXY_UNIT)
-        wanted = proxy.unit_file_state == "enabled" or _DROP_IN in systemd.unit(KUBELET).drop_in_paths
+        wanted = proxy.unit_file_state == "enabled" or DROP_IN in systemd.unit(KUBELET).drop_in_paths
         if proxy.exists and wanted:
             systemd.restart(proxy.name, 0)
         systemd.restart(KUBELET, 0)
@@ -189,7 +195,7 @@ class Node:
         return parse_environment_file((self.read(path) or b"").decode("utf-8", "replace"))
 
 
-class _Systemd(FakeSystemd):
+class NodeSystemd(FakeSystemd):
     """Loads and starts both units from the files."""
 
     def __init__(self, node: Node, kernel: Kernel) -> None:
@@ -228,14 +234,14 @@ class _Systemd(FakeSystemd):
             unit,
             load_state="loaded",
             unit_file_state="enabled" if self._enabled() else "disabled",
-            environment=_environment(text),
+            environment=unit_environment(text),
             fragment_path=place,
         )
 
     def _load_kubelet(self, unit: UnitState) -> UnitState:
-        text = self._node.read(_DROP_IN)
-        lines = tuple(_environment(text or b""))
-        drop_ins = self.drop_ins if text is None else (*self.drop_ins, _DROP_IN)
+        text = self._node.read(DROP_IN)
+        lines = tuple(unit_environment(text or b""))
+        drop_ins = self.drop_ins if text is None else (*self.drop_ins, DROP_IN)
         files = [(_BASE_ENVIRONMENT, True)]
         before = []
         for line in (text or b"").decode("utf-8", "replace").splitlines():
@@ -245,14 +251,14 @@ class _Systemd(FakeSystemd):
             elif key == "ExecStartPre":
                 words = tuple(value.removeprefix("+").split())
                 before.append(ExecLine(words[0], words))
-        command = ExecLine(_COMMAND[0], (*_COMMAND, "$KUBELET_EXTRA_ARGS"))
+        command = ExecLine(COMMAND[0], (*COMMAND, "$KUBELET_EXTRA_ARGS"))
         self.details[KUBELET] = UnitDetail((command,), tuple(before), tuple(files))
         return replace(
             unit,
             load_state="loaded",
             unit_file_state="enabled",
             environment=lines,
-            fragment_path=_BASE_UNIT,
+            fragment_path=BASE_UNIT,
             drop_in_paths=drop_ins,
         )
 
@@ -265,7 +271,7 @@ class _Systemd(FakeSystemd):
         variables = extra | node.variables(paths.PROXY_ENVIRONMENT)
         config = variables.get("CONFIG_OPTIONS", "").rpartition(" ")[2]
         binary = node.read(paths.BINARY) or b""
-        works = binary.endswith(_END) and BREAKS not in binary and node.read(config)
+        works = binary.endswith(END) and BREAKS not in binary and node.read(config)
         mode = node.fake.files.state(paths.BINARY).mode
         if not works or not mode & 0o100:
             return "failed", failed(unit)
@@ -301,7 +307,7 @@ class _Systemd(FakeSystemd):
         variables: dict[str, str] = {}
         for path in files:
             variables |= node.variables(path)
-        argv = (*_COMMAND, *variables.get("KUBELET_EXTRA_ARGS", "").split())
+        argv = (*COMMAND, *variables.get("KUBELET_EXTRA_ARGS", "").split())
         guard = (node.read(paths.GUARD) or b"").startswith(b"#!/bin/sh\n")
         pre = self.detail(KUBELET).exec_start_pre
         flag = variables.get("CRI_RESMGR_GUARD_FLAG", "")
@@ -312,7 +318,7 @@ class _Systemd(FakeSystemd):
         return "done", unit
 
 
-def _environment(text: bytes) -> tuple[str, ...]:
+def unit_environment(text: bytes) -> tuple[str, ...]:
     lines = text.decode("utf-8", "replace").splitlines()
     return tuple(line.removeprefix("Environment=") for line in lines if line.startswith("Environment="))
 

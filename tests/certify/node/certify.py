@@ -1,0 +1,156 @@
+"""`hack/certify node`: from every start to every target, cut at every effect."""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import installer.node
+from tests.certify.lines import Lines, Reached, missed, ranges
+from tests.certify.node.engine import Found, certify
+from tests.certify.node.starts import FACTORS, Ground, Start, all_starts, describe, repairs
+from tests.certify.node.targets import INSTALL, REMOVAL, TARGETS, Target
+from tests.certify.node.walks import Walk, all_walks, walk
+
+NODE = Path(str(installer.node.__file__)).parent
+_SHOWN = 4  # defects of each way
+_OF_REPAIRS = {1: 5, 2: 1, 3: 1}
+_WALKS = {1: 30, 2: 300, 3: 3000}
+
+
+class Job(NamedTuple):
+    """One start and one target, of which only each so many cuts are tried; or a walk."""
+
+    start: Start
+    target: Target
+    walk: Walk = ()
+    every: int = 1
+
+    def __str__(self) -> str:
+        if self.walk:
+            return f"walk: {', '.join(target.name for target in self.walk)}"
+        return f"{describe(self.start)} -> {self.target.name}"
+
+
+class Asked(NamedTuple):
+    """`every`: only each so many cuts."""
+
+    job: Job
+    every: int = 1
+    covers: bool = False
+
+
+def all_jobs(bound: int) -> list[Job]:
+    ways = [Job(start, target) for start in all_starts(bound) for target in TARGETS]
+    ways += [
+        Job(start, target, every=_OF_REPAIRS[bound]) for start in repairs() for target in (INSTALL, REMOVAL)
+    ]
+    return [*ways, *(Job((), each[-1], each) for each in all_walks(_WALKS[bound]))]
+
+
+def memory() -> str | None:
+    """A directory that is no disk."""
+    return "/dev/shm" if Path("/dev/shm").is_dir() else None
+
+
+def carry_out(job: Job, ground: Ground, every: int = 1) -> Found:
+    """All of one job."""
+    if job.walk:
+        return walk(ground, job.walk)
+    return certify(ground, job.start, job.target, every=every * job.every)
+
+
+def main(arguments: list[str]) -> int:
+    """Returns the exit code: 0 if all has held."""
+    parser = argparse.ArgumentParser(prog="hack/certify node", description=__doc__)
+    about = (
+        "how many factors of a start are tried in all combinations of their values: 1 (default, minutes), "
+    )
+    parser.add_argument(
+        "--bound", type=int, default=1, choices=(1, 2, 3), help=f"{about}2 (an hour), 3 (a day)"
+    )
+    parser.add_argument("--every", type=int, default=1, metavar="N", help="only each Nth cut of a run")
+    parser.add_argument(
+        "--only", default="", metavar="TEXT", help="only ways whose description has that text"
+    )
+    parser.add_argument("--first", action="store_true", help="end with the first defect")
+    parser.add_argument(
+        "--coverage", action="store_true", help="say which lines of installer/node were not reached"
+    )
+    given = parser.parse_args(arguments)
+    jobs = [job for job in all_jobs(given.bound) if given.only in str(job)]
+    began, total, lines = time.monotonic(), Found(), Lines()
+    for number, (found, reached) in enumerate(_all_of(jobs, given.every, covers=given.coverage), 1):
+        total.add(found)
+        for file, some in reached.items():
+            lines.setdefault(file, set()).update(some)
+        for fault in found.faults[:_SHOWN]:
+            sys.stdout.write(f"{fault}\n")
+        if sys.stderr.isatty():
+            sys.stderr.write(f"\r{number} of {len(jobs)} ways, {total.states} states ")
+        if total.faults and given.first:
+            break
+    if given.coverage:
+        _write_missed(lines)
+    _write_figure(jobs, given.bound, total, time.monotonic() - began)
+    return 1 if total.faults else 0
+
+
+def _write_missed(lines: Lines) -> None:
+    every = short = 0
+    for name, left, count in missed(NODE, lines):
+        every, short = every + count, short + len(left)
+        if left:
+            sys.stdout.write(f"not reached: {name} {ranges(left)}\n")
+    sys.stdout.write(f"reached: {every - short} of {every} lines of functions of installer/node\n")
+
+
+def _write_figure(jobs: Sequence[Job], bound: int, total: Found, seconds: float) -> None:
+    starts, walks = {job.start for job in jobs if not job.walk}, sum(bool(job.walk) for job in jobs)
+    values = sum(map(len, FACTORS.values()))
+    ends = ", ".join(f"{count} {word}" for word, count in sorted(total.ends.items()))
+    sys.stdout.write(
+        f"{len(starts)} starts ({len(FACTORS)} factors with {values} values, all combinations of {bound}) to "
+        f"{len(TARGETS)} targets, and {walks} walks; ends of what was not cut: {ends}; "
+        f"{total.twice} of the others took one more run\n"
+        f"node: {total.states} states, depth {total.depth}, {seconds:.0f} s, "
+        f"{len(total.faults)} defects found\n"
+    )
+    sys.stdout.flush()
+
+
+def _all_of(jobs: Sequence[Job], every: int, *, covers: bool) -> Iterator[tuple[Found, Lines]]:
+    """In a process for each core."""
+    asked = [Asked(job, every, covers) for job in jobs]
+    with (
+        tempfile.TemporaryDirectory(prefix="certify-", dir=memory()) as directory,
+        multiprocessing.Pool(os.cpu_count(), _begin, (directory,)) as pool,
+    ):
+        yield from pool.imap_unordered(_one, asked)
+
+
+_grounds: list[Ground] = []
+
+
+def _begin(directory: str) -> None:
+    own = Path(directory, str(os.getpid()))
+    own.mkdir()
+    _grounds.append(Ground(own))
+
+
+def _one(asked: Asked) -> tuple[Found, Lines]:
+    if not asked.covers:
+        return carry_out(asked.job, _grounds[0], asked.every), {}
+    reached = Reached(NODE)
+    reached.begin()
+    try:
+        return carry_out(asked.job, _grounds[0], asked.every), reached.lines
+    finally:
+        reached.end()

@@ -1,0 +1,388 @@
+"""One start and one target: the run that nothing cuts, and from each instant of it the run that follows."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from installer.errors import InstallerError, RollbackFailedError, RolledBackError
+from installer.inputs.load import Request
+from installer.model import paths
+from installer.model.event import silent
+from installer.model.plan import Assessment
+from installer.node.reconcile import preview, reconcile
+from tests.certify.node.rules import ENDED_WELL, Run, Step, broken, difference
+from tests.certify.node.starts import Ground, Start, describe, is_usual
+from tests.certify.node.targets import FORMERS, REMOVAL, Target
+from tests.certify.node.world import LOOK, Moment, World, lay
+from tests.faults.disks.crash import Disk, Tree
+from tests.faults.disks.node import DROP_IN, KUBELET
+from tests.faults.disks.recorder import Operation, Verb
+
+
+class Cut(NamedTuple):
+    """Where a run was cut: after so many effects, by what, and the node that is left. `lost`: the power went,
+    and the disk is all that is left."""
+
+    after: int
+    how: str
+    moment: Moment
+    lost: bool = False
+
+
+@dataclass(slots=True)
+class Found:
+    """What was tried, and what did not hold."""
+
+    states: int = 0
+    depth: int = 0  # the most effects of one plan
+    twice: int = 0  # ends that took one more run
+    ends: dict[str, int] = field(default_factory=dict)
+    faults: list[str] = field(default_factory=list)
+
+    def add(self, other: Found) -> None:
+        self.states += other.states
+        self.depth = max(self.depth, other.depth)
+        self.twice += other.twice
+        for word, count in other.ends.items():
+            self.ends[word] = self.ends.get(word, 0) + count
+        self.faults += other.faults
+
+
+def attempt(world: World, request: Request) -> str:
+    """One run, and how it ended, in a word."""
+    try:
+        changed = reconcile(request, world.fake.host, silent)
+    except RolledBackError:
+        return "rolled back"
+    except RollbackFailedError:
+        return "rollback failed"
+    except InstallerError as error:
+        # A removal that nothing proves some files to be ours in: it is done, and names them.
+        return "left some" if error.hint.startswith("everything else was removed") else "refused"
+    return "changed" if changed else "nothing to do"
+
+
+def watch(world: World, request: Request, target: Target, disk: Tree | None, *, foresees: bool = True) -> Run:
+    """The same, seen whole."""
+    before, steps = world.keep(), list[Step]()
+    world.effects.clear()
+    foreseen: Assessment | None = None
+    error: InstallerError | None = None
+    if foresees:
+        with suppress(InstallerError):
+            foreseen, error = preview(request, world.fake.host)
+    looked = [effect for effect in world.effects if effect.verb != LOOK]
+    world.on_effect = lambda effect: steps.append(Step(effect, world.keep()))
+    ended = attempt(world, request)
+    world.on_effect = lambda _effect: None
+    if looked:
+        ended = f"{ended}, and `plan` did {looked[0]}"
+    remembers = isinstance(error, RolledBackError)
+    return Run(
+        *(before, steps, world.keep(), foreseen, ended, target.removes, request.unattended, disk, foresees),
+        remembers=remembers,
+    )
+
+
+def certify(ground: Ground, start: Start, target: Target, *, every: int = 1, power: bool = True) -> Found:
+    """Everything about one start and one target. `every`: only each so many cuts."""
+    found = Found()
+    moment, disk = ground.begin(start)
+    unattended = dict(start).get("who") == "nobody"
+    request = target.request(ground.directory, unattended=unattended)
+    name = f"{describe(start)} -> {target.name}"
+    world = ground.world(moment)
+    origin = disk if _knows_all(start) else None
+    uncut = watch(world, request, target, origin)
+    found.states += 1
+    found.depth = len(uncut.steps)
+    found.ends[uncut.ended] = 1
+    found.faults += [f"{name}: {why}" for why in broken(uncut)]
+    found.faults += [f"{name}: {why}" for why in _as_fresh(ground, target, uncut)]
+    again = watch(world, request, target, origin)
+    found.faults += [f"{name}: again: {why}" for why in (*broken(again), *_again(uncut, again))]
+    wanted = picture(again.after)
+    containers = len(moment.running)
+    for number, cut in enumerate(cuts(uncut, power=power)):
+        if number % every:
+            continue
+        found.states += 1
+        try:
+            for why in _resume(ground, cut, request, target, uncut, wanted, origin, containers, found):
+                found.faults.append(f"{name}: {cut.how} after {cut.after} ({_last(uncut, cut)}): {why}")
+            if is_usual(start) and cut.how == "killed":
+                found.states += 1
+                for why in _otherwise(ground, cut, start, origin):
+                    found.faults.append(f"{name}: {cut.how} after {cut.after} ({_last(uncut, cut)}), {why}")
+        except Exception as error:  # whatever it is, it is what we look for
+            found.faults.append(f"{name}: {cut.how} after {cut.after}: {type(error).__name__}: {error}")
+    return found
+
+
+def _as_fresh(ground: Ground, target: Target, run: Run) -> Iterator[str]:
+    """The files of an installation are those of a fresh one, wherever it began."""
+    if target.removes or run.ended not in ENDED_WELL:
+        return
+    places = (*paths.OUR_FILES, DROP_IN)
+    fresh = ground.fresh(target)
+    wanted = {path: fresh[path] for path in places if path in fresh}
+    found = {path: run.after.tree[path] for path in places if path in run.after.tree and path in wanted}
+    yield from (f"R1: not as a fresh installation: {why}" for why in difference(found, wanted))
+
+
+def _otherwise(ground: Ground, cut: Cut, start: Start, origin: Tree | None) -> Iterator[str]:
+    """Somebody starts the proxy, which reads what lies there; then they have thought better of it: the
+    installation before is asked for again, or all of it has to go."""
+    former = FORMERS[dict(start).get("former", next(iter(FORMERS)))]
+    for target in (*former.installed[-1:], REMOVAL):
+        world = ground.world(cut.moment)
+        unit = world.systemd.unit(paths.PROXY_UNIT)
+        if unit.load_state == "loaded" and paths.PROXY_UNIT not in cut.moment.armed:
+            world.systemd.restart(paths.PROXY_UNIT, 0)
+        run = watch(world, target.request(ground.directory), target, origin, foresees=False)
+        yield from (f"then {target.name}: {why}" for why in broken(run))
+        if run.ended not in ENDED_WELL:
+            yield f"then {target.name}: it ends '{run.ended}'"
+
+
+def _last(uncut: Run, cut: Cut) -> str:
+    return str(uncut.steps[cut.after - 1].effect) if cut.after else "the first"
+
+
+def _again(uncut: Run, again: Run) -> Iterator[str]:
+    """A second run is empty: it ends as it did, and changes nothing."""
+    well = ENDED_WELL if again.removes else {"nothing to do"}
+    if uncut.ended in ENDED_WELL and again.ended not in well:
+        yield f"R2: it ends '{again.ended}'"
+    elif uncut.ended not in ENDED_WELL and again.ended != uncut.ended:
+        yield f"R13: it ends '{again.ended}', not '{uncut.ended}'"
+
+
+def cuts(uncut: Run, *, power: bool) -> Iterator[Cut]:
+    """Each different node that may be left when the run is cut."""
+    seen: set[int] = set()
+    first = Step(uncut.steps[0].effect, uncut.before) if uncut.steps else None
+    for number, (effect, moment) in enumerate((first, *uncut.steps) if first else ()):
+        if effect.verb == LOOK and number:
+            continue
+        mark = _mark(moment)
+        if mark in seen:
+            continue
+        seen.add(mark)
+        yield Cut(number, "killed", moment)
+        if moment.armed:
+            yield Cut(number, "killed, and time passes,", moment)
+    if power:
+        yield from _power_cuts(uncut)
+
+
+def _power_cuts(uncut: Run) -> Iterator[Cut]:
+    seen: set[int] = set()
+    tree = {path: one for path, one in uncut.before.tree.items() if not f"{path}/".startswith("/run/")}
+    disk = Disk(tree)
+    for number, (effect, moment) in enumerate(uncut.steps, 1):
+        operations = (
+            [effect.operation] if effect.operation else list(_by_others(disk_tree(disk), moment.tree))
+        )
+        operations = [one for one in operations if not f"{one.place}/".startswith("/run/")]
+        for one in operations:
+            disk.apply(one)
+        if not operations:
+            continue
+        for left in disk.crashes(worst_only=True):
+            mark = hash(frozenset(left.items()))
+            if mark not in seen:
+                seen.add(mark)
+                yield Cut(number, "power lost", Moment(left), lost=True)
+
+
+def disk_tree(disk: Disk) -> Tree:
+    """As a process sees it."""
+    return next(disk.crashes(worst_only=True))
+
+
+def _by_others(seen: Tree, now: Tree) -> Iterator[Operation]:
+    """What a job of systemd has left on the disk; it lasts."""
+    now = {path: one for path, one in now.items() if not f"{path}/".startswith("/run/")}
+    for path in sorted(seen.keys() - now.keys(), reverse=True):
+        yield Operation(Verb.UNLINK, path)
+        yield Operation(Verb.SYNC, path.rpartition("/")[0])
+    for path in sorted(now):
+        entry = now[path]
+        if seen.get(path) == entry:
+            continue
+        if path in seen:
+            yield Operation(Verb.UNLINK, path)
+        verb = {"f": Verb.CREATE, "d": Verb.MKDIR, "l": Verb.SYMLINK}[entry.kind]
+        yield Operation(verb, path, entry.mode, target=entry.target)
+        if entry.kind == "f":
+            yield Operation(Verb.DATA, path, data=entry.content)
+            yield Operation(Verb.SYNC, path)
+        yield Operation(Verb.SYNC, path.rpartition("/")[0])
+
+
+def _mark(moment: Moment) -> int:
+    return hash(
+        (
+            frozenset(moment.tree.items()),
+            frozenset(moment.units.items()),
+            moment.armed,
+            moment.running and str(moment.running),
+        )
+    )
+
+
+def _resume(
+    ground: Ground,
+    cut: Cut,
+    request: Request,
+    target: Target,
+    uncut: Run,
+    wanted: dict[str, object],
+    origin: Tree | None,
+    containers: int,
+    found: Found,
+) -> Iterator[str]:
+    """The run that follows, and one more if it takes that."""
+    if cut.lost:
+        root = ground.directory / "node"
+        lay({**cut.moment.tree, **_RUN}, root)
+        world = World(root, containers=containers)
+        loaded = uncut.before.units[KUBELET].load_state == "loaded"
+        if loaded and uncut.before.process(KUBELET) and not world.kubelet_healthy():
+            yield "R12: kubelet is not healthy after the boot"
+    else:
+        world = ground.world(cut.moment)
+        if "time passes" in cut.how:
+            for unit in cut.moment.armed:
+                world.systemd.elapse(unit)
+            world.refresh()
+    run = watch(world, request, target, origin)
+    yield from broken(run)
+    if wrong := _unlike(run, uncut, wanted, lost=cut.lost):
+        more = watch(world, request, target, origin)
+        found.twice += 1
+        yield from (f"in one more run: {why}" for why in broken(more))
+        if wrong := _unlike(more, uncut, wanted, lost=cut.lost):
+            yield f"R7: {'; '.join(wrong)}"
+            return
+    else:
+        again = watch(world, request, target, origin, foresees=False)
+        yield from (f"again: {why}" for why in (*broken(again), *_again(run, again)))
+
+
+def _unlike(run: Run, uncut: Run, wanted: dict[str, object], *, lost: bool) -> list[str]:
+    """How the node differs from the one that nothing was cut on."""
+    same = run.ended == uncut.ended or {run.ended, uncut.ended} <= ENDED_WELL
+    wrong = [] if same else [f"it ends '{run.ended}', not '{uncut.ended}'"]
+    found = picture(run.after)
+    if lost:
+        moved = uncut.jobs("restart", KUBELET) and not (uncut.undone or uncut.removes)
+        wanted, found = (_after_a_boot(one, kubelet=bool(moved)) for one in (wanted, found))
+    if run.unattended and run.after.on_relay:  # it leaves a hold that is no run's to the daemon
+        wanted, found = ({**one, paths.HOLD: None} for one in (wanted, found))
+    if run.undone:
+        wanted, found = _undone(wanted), _undone(found)
+    return wrong + difference(found, wanted)
+
+
+def _after_a_boot(picture: dict[str, object], *, kubelet: bool) -> dict[str, object]:
+    """What a boot does not touch, and kubelet, where the run has started it as well."""
+    touched = (
+        "container",
+        "/run",
+        "record: owned /run",
+        paths.PROXY_CACHE,
+        paths.TORN_CACHE,
+        *(() if kubelet else (KUBELET,)),
+    )
+    kept = {key: value for key, value in picture.items() if not key.startswith(touched)}
+    if kept.get(f"{paths.PROXY_UNIT} runs") is None:
+        kept.pop(paths.PROXY_UNIT)  # whether it failed at that boot
+    return kept
+
+
+def _undone(picture: dict[str, object]) -> dict[str, object]:
+    """What an attempt that was undone leaves for certain. What it had claimed is claimed still, its proxy may
+    have seen the containers, and a first installation that is not tried again deletes no object that a killed
+    rollback has left."""
+    picture = {key: value for key, value in picture.items() if key != paths.PROXY_CACHE}
+    kept = {key: value for key, value in picture.items() if not key.startswith("record: owned")}
+    claimed = kept.keys() != picture.keys()
+    return {key: value for key, value in kept.items() if claimed or not key.startswith(paths.OBJECTS)}
+
+
+_RUN: Tree = {}
+_CARRIERS = (paths.PROXY_ENVIRONMENT, paths.KUBELET_ENVIRONMENT)
+_VOLATILE = ("digests", "owed", "signalled", "checked", "controls", "checksum")
+
+
+def picture(moment: Moment) -> dict[str, object]:
+    """All of a node that has to be the same, however it came about: no times, no numbers of processes."""
+    found: dict[str, object] = {}
+    for path, entry in moment.tree.items():
+        if path.startswith("/run/") and path.endswith(paths.TEMPORARY):
+            continue  # of a run that was killed; a boot ends it
+        if path == paths.RECORD:
+            found |= _record(entry.content)
+        elif path == paths.PROXY_CACHE:
+            found[path] = _cache(entry.content)
+        elif path.startswith(("/run/", paths.PROXY_STATE[0])):
+            found[path] = entry.kind
+        else:
+            found[path] = entry
+    for name in (
+        "relay-start",
+        "proxy-start",
+        "proxy-start-ours",
+        "kubelet-start-ours",
+        "proxy.env",
+        "none.cfg",
+    ):
+        found.pop(f"{paths.OUR_RUNTIME}/{name}", None)
+    for name, unit in moment.units.items():
+        found[name] = (
+            *(unit.load_state, unit.active_state, unit.sub_state, unit.unit_file_state),
+            *(unit.environment, unit.drop_in_paths, unit.fragment_path),
+        )
+        process = moment.process(name)
+        found[f"{name} runs"] = process and (process.argv, process.generation)
+    for one in moment.running:
+        found[f"container {one.id}"] = one.cgroup
+    return found
+
+
+def _record(raw: bytes) -> dict[str, object]:
+    """Every field of the record by its place."""
+    try:
+        found: dict[str, Any] = json.loads(raw)
+    except ValueError:
+        return {"record": "damaged"}
+    found = {key: value for key, value in found.items() if key not in _VOLATILE}
+    found["failed"] = sorted(found.get("failed", {}))
+    found["unproven"] = [path for path in found.get("unproven", ()) if not path.startswith("/run")]
+    for path, owned in found.pop("owned", {}).items():
+        # A carrier is also written with a name that each run makes anew.
+        wrote = () if path in _CARRIERS else sorted(owned.get("wrote", ()))
+        found[f"owned {path}"] = {**owned, "wrote": wrote}
+    for file in (found.get("good") or {}).pop("files", ()):
+        found[f"good {file['path']}"] = file
+    return {f"record: {key}": value for key, value in found.items()}
+
+
+def _cache(raw: bytes) -> object:
+    try:
+        found = json.loads(raw)
+    except ValueError:
+        return "torn"
+    return found["PolicyName"], {key: one.get("LinuxReq") for key, one in found.get("Containers", {}).items()}
+
+
+def _knows_all(start: Start) -> bool:
+    """Whether the removal can be exact: nobody has changed what it would give back."""
+    harmless = {"proxy", "kubelet", "endpoint", "hold", "who", "containers", "former", "reloaded"}
+    return all(factor in harmless and value not in ("masked", "missing") for factor, value in start)

@@ -1,0 +1,285 @@
+"""The kinds of start, and how many of them are tried together.
+
+Each factor has values; the first is the usual one. A bound of 1 has each value in some start, 2 each pair of
+values of two factors, 3 each three of three. What is refused hides what else is so: values that are refused
+with most targets (`ALONE`) are tried one by one, with all else as usual, on a node with an installation and
+on one without. `repairs` has every other value by itself.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from installer.model import hold, paths
+from installer.model.event import silent
+from installer.model.host import UnitState
+from installer.node.reconcile import reconcile
+from installer.node.record import dump_record, load_record
+from tests.certify.node.targets import FORMERS, Target
+from tests.certify.node.world import ELSEWHERE, MASK, Moment, World, lay
+from tests.faults.disks.crash import Tree
+from tests.faults.disks.node import BASE_UNIT, DROP_IN, KUBELET, bare_node
+
+PATHS = {
+    "binary": paths.BINARY,
+    "guard": paths.GUARD,
+    "unit": paths.PROXY_UNIT_FILE,
+    "environment": paths.PROXY_ENVIRONMENT,
+    "fallback": paths.FALLBACK_CONFIG,
+    "force": paths.FORCE_CONFIG,
+    "extra": paths.EXTRA_OPTIONS,
+    "kubelet.env": paths.KUBELET_ENVIRONMENT,
+    "drop-in": DROP_IN,
+    "wants": paths.PROXY_WANTED,
+}
+_AT_A_PATH = ("as it is", "absent", "foreign", "ours", "edited", "mode", "link", "directory")
+FACTORS: dict[str, tuple[str, ...]] = {
+    "former": tuple(FORMERS),
+    **dict.fromkeys(PATHS, _AT_A_PATH),
+    "record": ("whole", "missing", "damaged", "of another machine"),
+    "hold": ("none", "a person's", "ours"),
+    "cache": ("as it is", "missing", "torn"),
+    "reloaded": ("no", "yes"),
+    "proxy": ("as it is", "stopped", "failed", "masked", "missing", "restarted"),
+    "kubelet": ("as it is", "stopped", "failed", "masked", "missing", "restarted"),
+    "endpoint": ("as it is", "base", "elsewhere"),
+    "containers": ("none", "two"),
+    "who": ("a person", "nobody"),
+}
+Start = tuple[tuple[str, str], ...]
+"""What differs from the usual: (factor, value)."""
+
+ALONE = {
+    *((path, "directory") for path in PATHS if path not in ("force", "extra", "wants")),
+    ("kubelet", "stopped"),
+    ("kubelet", "failed"),
+    ("kubelet", "masked"),
+    ("kubelet", "missing"),
+    ("proxy", "masked"),
+}
+_FOREIGN = "# somebody's own {}\npolicy:\n  Active: none\n"
+_ABOUT_ALL = ("former", "containers", "who")
+ELSEWHERE_FILE = "/srv/elsewhere"
+_EDIT = "# edited {}\n"
+
+
+def all_starts(bound: int) -> list[Start]:
+    """Every start of a bound."""
+    formers = list(FORMERS)
+    alone: list[Start] = [(one,) for one in sorted(ALONE)]
+    alone += [(("former", formers[1]), one) for one in sorted(ALONE)]
+    others = {name: tuple(v for v in found if (name, v) not in ALONE) for name, found in FACTORS.items()}
+    usual: list[Start] = [() if former == formers[0] else (("former", former),) for former in formers]
+    usual += [(*start, ("containers", "two")) for start in usual]
+    return list(dict.fromkeys([*usual, *alone, *cover(others, bound)]))
+
+
+def repairs() -> list[Start]:
+    """Each value by itself on a node with an installation, and each edit that the proxy was started from."""
+    single: list[Start] = [
+        ((name, value),) for name, values in FACTORS.items() for value in values[1:] if name not in _ABOUT_ALL
+    ]
+    read = [((name, "edited"), ("proxy", "restarted")) for name in PATHS if name not in ("drop-in", "wants")]
+    return [*(one for one in single if one[0] not in ALONE), *read]
+
+
+def is_usual(start: Start) -> bool:
+    """Whether nothing has been done to the node but installations."""
+    return all(factor in _ABOUT_ALL for factor, _value in start)
+
+
+def cover(factors: Mapping[str, Sequence[str]], strength: int) -> list[Start]:
+    """A covering array: each combination of values of `strength` factors is in one of the starts. Greedy, and
+    the same each time."""
+    choose, names = random.Random(strength), list(factors)
+    left = {
+        tuple(zip(some, values, strict=True))
+        for some in itertools.combinations(range(len(names)), strength)
+        for values in itertools.product(*(range(len(factors[names[one]])) for one in some))
+    }
+    queue = sorted(left)
+    choose.shuffle(queue)
+    found: list[Start] = []
+    while left:
+        while queue[-1] not in left:
+            queue.pop()
+        row = dict(queue[-1])
+        for one in choose.sample(range(len(names)), len(names)):
+            if one not in row:
+                row[one] = _fullest(row, one, len(factors[names[one]]), left, strength, choose)
+        left.difference_update(itertools.combinations(sorted(row.items()), strength))
+        found.append(
+            tuple((names[one], factors[names[one]][value]) for one, value in sorted(row.items()) if value)
+        )
+    return found
+
+
+def _fullest(
+    row: Mapping[int, int],
+    one: int,
+    values: int,
+    left: set[tuple[tuple[int, int], ...]],
+    strength: int,
+    choose: random.Random,
+) -> int:
+    """The value with which most of what is left is covered."""
+    others = list(itertools.combinations(sorted(row.items()), strength - 1))
+    gains = [sum(tuple(sorted((*some, (one, value)))) in left for some in others) for value in range(values)]
+    return choose.choice([value for value in range(values) if gains[value] == max(gains)])
+
+
+class Ground:
+    """Makes the starts, each at its own place below one directory."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self._made: dict[tuple[str, int], tuple[Moment, Tree]] = {}
+        self._ours: Tree = {}
+        self._fresh: dict[Target, Tree] = {}
+
+    def begin(self, start: Start) -> tuple[Moment, Tree]:
+        """The node of that start, and the disk as it was before us, if all that is said of it was there."""
+        given = dict(start)
+        count = 2 if given.get("containers") == "two" else 0
+        former, bare = self._former(given.get("former", next(iter(FORMERS))), count)
+        world = self.world(former)
+        for name, path in PATHS.items():
+            self._put(world, path, given.get(name, ""))
+        self._record(world, given.get("record", ""))
+        if reason := {"a person's": "ticket 4711", "ours": f"{hold.BY_ROLLBACK}it failed"}.get(
+            given.get("hold", "")
+        ):
+            world.put(paths.HOLD, reason.encode() + b"\n")
+        cache = given.get("cache", "")
+        if cache and world.read(paths.PROXY_CACHE):
+            world.put(paths.PROXY_CACHE, None if cache == "missing" else b'{"Ver')
+        self._units(world, given)
+        world.refresh()
+        return world.keep(), bare
+
+    def world(self, moment: Moment, name: str = "node") -> World:
+        """That node, alive."""
+        root = self.directory / name
+        lay(moment.tree, root)
+        return World(root, moment)
+
+    def run(self, world: World, target: Target) -> None:
+        reconcile(target.request(self.directory), world.fake.host, silent)
+
+    def fresh(self, target: Target) -> Tree:
+        """What an installation of that leaves on a node that had nothing."""
+        if target not in self._fresh:
+            root = self.directory / "fresh"
+            lay(FORMERS["a clean node"].bare(), root)
+            world = World(root)
+            self.run(world, target)
+            self._fresh[target] = world.tree
+        return self._fresh[target]
+
+    def _former(self, name: str, containers: int) -> tuple[Moment, Tree]:
+        if (name, containers) not in self._made:
+            former, root = FORMERS[name], self.directory / "node"
+            lay(former.bare(), root)
+            world = World(root, containers=containers)
+            bare = dict(world.tree)
+            for target in former.installed:
+                self.run(world, target)
+            self._made[name, containers] = world.keep(), bare
+        return self._made[name, containers]
+
+    def _content(self, path: str) -> bytes:
+        """What an installation of ours has there."""
+        if not self._ours:
+            for target in FORMERS["forced"].installed:
+                root = self.directory / "ours"
+                lay(bare_node(), root)
+                world = World(root)
+                self.run(world, target)
+                self._ours = {**self._ours, **world.tree}
+        found = self._ours.get(path)
+        return found.content if found is not None else b"[Unit]\n"
+
+    def _put(self, world: World, path: str, what: str) -> None:
+        if what in ("", "as it is"):
+            return
+        entry = world.tree.get(path)
+        if what == "mode":
+            if entry is not None and entry.kind == "f":
+                world.put(path, entry.content, 0o606)
+            return
+        mode = entry.mode if entry is not None and entry.kind == "f" else 0o644
+        before = entry.content if entry is not None and entry.kind == "f" else self._content(path)
+        edit = _EDIT.format(path) + ("EDITED=1\n" if path == paths.PROXY_ENVIRONMENT else "")
+        content = {
+            "foreign": _FOREIGN.format(path).encode(),
+            "ours": self._content(path),
+            "edited": before + edit.encode(),
+        }.get(what)
+        if what == "link":
+            world.put(ELSEWHERE_FILE, _FOREIGN.format("elsewhere").encode())
+            world.put(path, None, link=ELSEWHERE_FILE)
+        elif what == "directory":
+            world.put(path, None, directory=True)
+        else:
+            world.put(path, content, mode)
+
+    def _record(self, world: World, what: str) -> None:
+        raw = world.read(paths.RECORD)
+        if not raw or what in ("", "whole"):
+            return
+        if what == "missing":
+            world.put(paths.RECORD, None)
+        elif what == "damaged":
+            world.put(paths.RECORD, raw[: len(raw) // 2], 0o600)
+        else:
+            known = world.fake.identity
+            record = load_record(world.fake.files, known.machine_id, known.hostname).record
+            world.put(paths.RECORD, dump_record(replace(record, machine_id="f" * 32)), 0o600)
+
+    def _units(self, world: World, given: Mapping[str, str]) -> None:
+        """What other people have done with systemd."""
+        systemd, proxy, kubelet = world.systemd, given.get("proxy", ""), given.get("kubelet", "")
+        if proxy == "masked":
+            world.put(paths.PROXY_UNIT_FILE, None, link=MASK)
+        elif proxy == "missing":
+            world.put(paths.PROXY_UNIT_FILE, None)
+        if kubelet == "masked":
+            world.put(BASE_UNIT, None, link=MASK)
+        elif kubelet == "missing":
+            world.put(BASE_UNIT, None)
+        reloads = "yes" in given.get("reloaded", "") or {proxy, kubelet} & {"masked", "missing"}
+        if reloads:
+            systemd.daemon_reload(0)
+        for name, how in ((paths.PROXY_UNIT, proxy), (KUBELET, kubelet)):
+            unit = systemd.unit(name)
+            if how == "restarted" and unit.load_state == "loaded":
+                systemd.restart(name, 0)
+            elif how in ("stopped", "failed") and unit.exists:
+                systemd.units[name] = _ended(unit, how)
+            elif how == "missing":
+                systemd.units[name] = UnitState(name)
+        process = world.process(KUBELET)
+        endpoint = given.get("endpoint", "")
+        if process is None or endpoint in ("", "as it is"):
+            return
+        argv = tuple(word for word in process.argv if paths.RELAY_ENDPOINT not in word)
+        if endpoint == "elsewhere":
+            argv = (*argv, f"--container-runtime-endpoint={ELSEWHERE}")
+        elif process.uses_relay:
+            world.put(paths.CONTAINERS_UNKNOWN, b"1\n")
+            world.put(paths.KUBELET_USED, None)
+        world.fake.processes.processes[process.pid] = replace(process, argv=argv)
+
+
+def _ended(unit: UnitState, how: str) -> UnitState:
+    if how == "stopped":
+        return replace(unit, active_state="inactive", sub_state="dead", main_pid=0)
+    return replace(unit, active_state="failed", sub_state="failed", result="exit-code", main_pid=0)
+
+
+def describe(start: Iterable[tuple[str, str]]) -> str:
+    return ", ".join(f"{factor}: {value}" for factor, value in start) or "as usual"

@@ -1,0 +1,72 @@
+"""The certificate of the node in the size of a test run; `hack/certify node` tries all of it."""
+
+from __future__ import annotations
+
+import itertools
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from tests.certify.node.certify import Job, all_jobs, carry_out, memory
+from tests.certify.node.defects import DEFECTS, Defect, find
+from tests.certify.node.starts import FACTORS, Ground, cover
+from tests.certify.node.targets import INSTALL
+from tests.certify.node.world import World, lay
+from tests.faults.disks.crash import read_tree
+from tests.faults.disks.node import bare_node
+from tests.lib.rules import rule
+
+EVERY = 23  # cuts of a run; a prime, so that no two runs are cut at the same steps
+PARTS = 4
+
+
+@rule("R1", "R2", "R3", "R4", "R5", "R6", "R7", "R8", "R14")
+@pytest.mark.parametrize("part", range(PARTS))
+def test_every_start_ends_as_an_uncut_run_of_it_wherever_it_is_cut(part: int) -> None:
+    faults, states = list[str](), 0
+    with tempfile.TemporaryDirectory(prefix="certify-", dir=memory()) as directory:
+        ground = Ground(Path(directory))
+        for job in all_jobs(1)[part::PARTS]:
+            found = carry_out(job, ground, EVERY)
+            faults += found.faults
+            states += found.states
+    assert states > 300
+    assert not faults, "\n".join(faults[:10])
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("defect", DEFECTS, ids=[defect.name for defect in DEFECTS])
+def test_each_seeded_defect_is_found(defect: Defect, tmp_path: Path) -> None:
+    said = find(defect, tmp_path)
+    assert ": R" in said or "it ends" in said, "nothing was found"
+
+
+@pytest.mark.parametrize("strength", [1, 2])
+def test_a_covering_array_has_every_combination(strength: int) -> None:
+    rows = [dict(start) for start in cover(FACTORS, strength)]
+    for names in itertools.combinations(FACTORS, strength):
+        wanted = set(itertools.product(*(FACTORS[name] for name in names)))
+        assert {tuple(row.get(name, FACTORS[name][0]) for name in names) for row in rows} == wanted
+
+
+def test_what_the_world_reads_of_its_tree_is_what_lies_there(tmp_path: Path) -> None:
+    """It answers from memory: the real adapter has to see the same."""
+    ground = Ground(tmp_path)
+    root = tmp_path / "one"
+    lay(bare_node(), root)
+    world = World(root, containers=2)
+    for target in (INSTALL, *(job.target for job in all_jobs(1)[:6])):
+        carry_out(Job((), target), ground, 1000)
+    ground.run(world, INSTALL)
+    assert world.tree == read_tree(root)
+    known = world.fake.files
+    places = [*world.tree, "/etc/nothing", "/var/run/cri-resmgr.pid", "/etc/default/kubelet/below"]
+    seen = {path: (known.state(path).digest, known.state(path).mode, known.read(path)) for path in places}
+    listed = {path: known.list(path) for path in places}
+    world.depth = 1  # within a job of systemd the real adapter reads
+    assert {
+        path: (known.state(path).digest, known.state(path).mode, known.read(path)) for path in places
+    } == seen
+    directories = [path for path in places if path not in world.tree or world.tree[path].kind == "d"]
+    assert {path: known.list(path) for path in directories} == {path: listed[path] for path in directories}

@@ -1,0 +1,647 @@
+"""A node that can be stopped between two effects, kept as a value, and brought back on another disk.
+
+`tests.faults.disks.node` says what its units do. Here the guard also keeps its files in /run, and containers
+run: a start of the proxy takes from those that it does not know, as the real one does.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import posixpath
+import re
+import shutil
+import stat
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cache
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from installer.host.disk import Kernel
+from installer.host.ports import KnownDigest, RuntimeStatus, Unwritable
+from installer.model import paths
+from installer.model.containers import CgroupState, CpuResources, ReadyPod
+from installer.model.host import (
+    ABSENT,
+    FileState,
+    Kind,
+    ProcessState,
+    RunningContainer,
+    UnitDetail,
+    UnitState,
+)
+from installer.model.proxy import POLICIES, Repinning
+from tests.faults.disks.crash import Entry, Tree, build, read_tree
+from tests.faults.disks.node import (
+    BREAKS,
+    COMMAND,
+    DROP_IN,
+    END,
+    KUBELET,
+    RUNTIME,
+    Node,
+    NodeFiles,
+    NodeSystemd,
+)
+from tests.faults.disks.recorder import Operation, Recorder, Verb
+from tests.lib.fakes import CONTAINERD, failed
+
+ELSEWHERE = "unix:///run/somewhere/else.sock"
+SHARES = 524
+_PROXY_ENVIRONMENT = f"{paths.OUR_RUNTIME}/proxy.env"
+_FREE = CgroupState("0-1", "0", "0-1", "0", shares=SHARES)
+_CREATION: dict[str, int | str] = {"cpu_shares": SHARES}
+MASK = "/dev/null"
+_ACTIVE = re.compile(rb"^ *Active: *([a-z-]+)", re.MULTILINE)
+
+
+def stranger(name: str) -> RunningContainer:
+    """A container that kubelet has created on its base endpoint."""
+    created = CpuResources(shares=SHARES)
+    return RunningContainer(name, name, "pod", "ns", False, f"uid-{name}", 7, created, _FREE, _CREATION)
+
+
+@dataclass(frozen=True, slots=True)
+class Effect:
+    """One change of the host, or one look at the relay. `ended`: how a job of systemd has, or what was
+    seen."""
+
+    verb: str
+    target: str
+    operation: Operation | None = None
+    ended: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.verb} {self.target}".strip()
+
+
+Read = Mapping[str, bytes | None]
+LOOK = "answers"  # an effect that changes nothing
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """All of a node at one instant."""
+
+    tree: Tree
+    units: Mapping[str, UnitState] = field(default_factory=dict)
+    details: Mapping[str, UnitDetail] = field(default_factory=dict)
+    processes: Mapping[int, ProcessState] = field(default_factory=dict)
+    armed: frozenset[str] = frozenset()
+    next_pid: int = 10_000
+    time: float = 0.0
+    running: tuple[RunningContainer, ...] = ()
+    read: Mapping[int, Read] = field(default_factory=dict)  # what each process was started from
+    loaded: Mapping[str, Read] = field(default_factory=dict)  # what systemd has loaded each unit from
+
+    def process(self, unit: str) -> ProcessState | None:
+        return self.processes.get(self.units[unit].main_pid) if unit in self.units else None
+
+    @property
+    def on_relay(self) -> bool:
+        process = self.process(KUBELET)
+        return process is not None and process.uses_relay
+
+    def content(self, path: str) -> bytes | None:
+        """Of the file at that path; None if there is none."""
+        found = self.tree.get(path)
+        return found.content if found is not None and found.kind == "f" else None
+
+
+class _Tracer(Recorder):
+    """Tells the world of every system call, also of those below /run."""
+
+    def __init__(self, root: Path, world: World) -> None:
+        super().__init__(root)
+        self._world = world
+
+    def _note(self, verb: Verb, place: str, mode: int = 0, data: bytes = b"", target: str = "") -> None:
+        operation = Operation(verb, self._below(place), mode, data, target)
+        self._world.did(Effect(verb.value, operation.place, operation))
+
+    def _below(self, place: str) -> str:
+        """As it is named below an open directory, whose own name the kernel knows."""
+        directory, _, name = place.rpartition("/")
+        real = (
+            os.readlink(directory) if directory.startswith("/proc/self/fd/") else os.path.realpath(directory)
+        )
+        return f"{real}/{name}".removeprefix(self._root)
+
+
+class _Files(NodeFiles):
+    """Reads what the world knows of its tree, without a system call; each change is the real adapter's."""
+
+    world: World
+
+    def status(self, path: str, *, follow: bool = False) -> os.stat_result | None:
+        if self.world.depth:
+            return super().status(path, follow=follow)
+        entry = self.world.entry(path, follow=follow)
+        if entry is None:
+            return None
+        kind = {"d": stat.S_IFDIR, "l": stat.S_IFLNK, "f": stat.S_IFREG}[entry.kind]
+        return os.stat_result((kind | entry.mode, 0, 0, 1, 0, 0, len(entry.content), 0, 0, 0))
+
+    def state(self, path: str, known: KnownDigest | None = None) -> FileState:
+        if self.world.depth:
+            return super().state(path, known)
+        entry = self.world.entry(path, follow=False)
+        return ABSENT if entry is None else _state(entry)
+
+    def read(self, path: str, limit: int = 1 << 20) -> bytes | None:
+        if self.world.depth:
+            return super().read(path, limit)
+        entry = self.world.entry(path, follow=True)
+        return entry.content[:limit] if entry is not None and entry.kind == "f" else None
+
+    def list(self, path: str) -> tuple[str, ...]:
+        if self.world.depth:
+            return super().list(path)
+        return self.world.names(path)
+
+    def exposed(self, path: str) -> dict[str, str]:
+        return {}
+
+    def free_bytes(self, path: str) -> int:
+        return 1 << 40
+
+    def unwritable(self, directory: str, *, programs: bool = False) -> Unwritable | None:
+        return None
+
+
+@cache
+def _state(entry: Entry) -> FileState:
+    if entry.kind == "f":
+        content = entry.content
+        return FileState(
+            Kind.FILE, entry.mode, 0, 0, len(content), sha256(content).hexdigest(), content=content
+        )
+    if entry.kind == "l":
+        return FileState(Kind.SYMLINK, 0o777, 0, 0, target=entry.target)
+    return FileState(Kind.DIRECTORY, entry.mode)
+
+
+class World(Node):
+    """`moment`: as what it begins. Without one it boots from what lies below `root`."""
+
+    def __init__(self, root: Path, moment: Moment | None = None, *, containers: int = 0) -> None:
+        self.effects: list[Effect] = []
+        self.tree: Tree = {}
+        self._kept = False  # in a moment, which does not change any more
+        self.on_effect: Callable[[Effect], None] = lambda _effect: None
+        self.traces = False
+        self.started_from: dict[int, Read] = {}
+        self._moment = moment
+        self._containers = containers
+        self._names: dict[str, list[str]] = {}
+        self._names_of: Tree | None = None
+        self.depth = 1  # until the tree is known
+        super().__init__(root, _Tracer(root, self))
+        files = self.fake.files
+        assert isinstance(files, _Files)
+        files.world = self
+        self.fake.cri.sockets = {RUNTIME: CONTAINERD, paths.RELAY_ENDPOINT: self._answer}
+        self.fake.validator.on_see = self._see_containers
+        self.systemd.on_kill = self._signalled
+        self.fake.clock.time = moment.time if moment else 0.0
+        self.tree = read_tree(root) if moment is None else moment.tree
+        self._kept = moment is not None
+        self.depth = 0
+        self.traces = True
+
+    def _make_systemd(self, kernel: Kernel) -> NodeSystemd:
+        return _Systemd(self, kernel)
+
+    def _make_files(self, kernel: Kernel) -> NodeFiles:
+        files = _Files(self.fake.root, self.fake.calls, kernel)
+        files.world = self
+        return files
+
+    def entry(self, path: str, *, follow: bool) -> Entry | None:
+        """What is at that path, through links; of a link itself unless `follow`."""
+        for _ in range(20):
+            found = self.tree.get(path)
+            if found is not None and not (follow and found.kind == "l"):
+                return found
+            names = path.split("/")[1:]
+            prefix = ""
+            for number, name in enumerate(names):
+                prefix = f"{prefix}/{name}"
+                on_the_way = self.tree.get(prefix)
+                if on_the_way is None:
+                    return Entry("d", 0o755) if prefix == "/" else None
+                if on_the_way.kind == "l" and (follow or number < len(names) - 1):
+                    target = on_the_way.target
+                    target = target if target.startswith("/") else f"{prefix.rpartition('/')[0]}/{target}"
+                    path = "/".join([posixpath.normpath(target), *names[number + 1 :]])
+                    break
+            else:
+                return found
+        return None
+
+    def names(self, directory: str) -> tuple[str, ...]:
+        place, known = self._real(directory), self._names
+        if self._names_of is not self.tree:
+            known.clear()
+            for path in self.tree:
+                above, _, name = path.rpartition("/")
+                known.setdefault(above, []).append(name)
+            self._names_of = self.tree
+        return tuple(sorted(known.get(place, ())))
+
+    def _real(self, directory: str) -> str:
+        """Its path without links, as far as it exists."""
+        for _ in range(20):
+            names = directory.rstrip("/").split("/")
+            prefixes = ["/".join(names[:count]) for count in range(2, len(names) + 1)]
+            link = next((one for one in prefixes if (e := self.tree.get(one)) and e.kind == "l"), None)
+            if link is None:
+                return directory.rstrip("/")
+            target = self.tree[link].target
+            target = target if target.startswith("/") else f"{link.rpartition('/')[0]}/{target}"
+            directory = posixpath.normpath(target) + directory.rstrip("/")[len(link) :]
+        return directory
+
+    def _boot(self) -> None:
+        moment = self._moment
+        if moment is None:
+            # What kubelet has made again after a boot is as it was created.
+            names = [f"c{number}" for number in range(self._containers)]
+            run = self.fake.root / "run"
+            shutil.rmtree(run, ignore_errors=True)
+            (run / "containerd").mkdir(parents=True)
+            (run / "containerd/containerd.sock").touch()
+            self._set_running([])
+            self._start_units()
+            self._set_running(map(stranger, names))
+            if self.on_relay:
+                self._see(self._policy(), everyone=True)
+        else:
+            systemd = self.systemd
+            systemd.units, systemd.details = dict(moment.units), dict(moment.details)
+            systemd.next_pid, systemd.armed = moment.next_pid, set(moment.armed)
+            self.fake.processes.processes = dict(moment.processes)
+            self.started_from = dict(moment.read)
+            self._loaded().update(moment.loaded)
+            self._set_running(moment.running)
+
+    def _start_units(self) -> None:
+        systemd = self.systemd
+        systemd.next_pid = 10_000
+        systemd.units = {KUBELET: UnitState(KUBELET), paths.PROXY_UNIT: UnitState(paths.PROXY_UNIT)}
+        systemd.load()
+        proxy = systemd.unit(paths.PROXY_UNIT)
+        wanted = proxy.unit_file_state == "enabled" or DROP_IN in systemd.unit(KUBELET).drop_in_paths
+        if proxy.load_state == "loaded" and wanted:
+            systemd.restart(proxy.name, 0)
+        if systemd.unit(KUBELET).load_state == "loaded":
+            systemd.restart(KUBELET, 0)
+
+    def _set_running(self, containers: Iterable[RunningContainer]) -> None:
+        cri = self.fake.cri
+        cri.running = tuple(containers)
+        cri.ready_pods = {f"pod-{one.id}": ReadyPod(f"ns/{one.id}", 0.0) for one in cri.running}
+
+    def _loaded(self) -> dict[str, Read]:
+        assert isinstance(self.systemd, _Systemd)
+        return self.systemd.loaded
+
+    def keep(self) -> Moment:
+        """The node as it is now."""
+        systemd = self.systemd
+        alive = {unit.main_pid for unit in systemd.units.values()}
+        processes = {pid: one for pid, one in self.fake.processes.processes.items() if pid in alive}
+        self._kept = True
+        return Moment(
+            self.tree,
+            dict(systemd.units),
+            dict(systemd.details),
+            processes,
+            frozenset(systemd.armed),
+            systemd.next_pid,
+            self.fake.clock.time,
+            self.fake.cri.running,
+            {pid: read for pid, read in self.started_from.items() if pid in alive},
+            dict(self._loaded()),
+        )
+
+    def did(self, effect: Effect) -> None:
+        """Something has happened."""
+        if self.depth:
+            return  # within a job: the tree is read again at its end
+        if effect.operation is not None and effect.operation.verb is not Verb.SYNC:
+            self.tree = dict(self.tree) if self._kept else self.tree
+            self._kept = False
+            self._names_of = None
+            _apply(self.tree, effect.operation)
+        if self.traces:
+            self.effects.append(effect)
+            self.on_effect(effect)
+
+    def put(
+        self, path: str, content: bytes | None, mode: int = 0o644, *, link: str = "", directory: bool = False
+    ) -> None:
+        """What somebody else puts there, in the place of whatever was there; nothing if nothing is given."""
+        place = self.fake.root / path[1:]
+        if place.is_dir() and not place.is_symlink():
+            shutil.rmtree(place)
+        place.unlink(missing_ok=True)
+        if content is None and not (link or directory):
+            return
+        place.parent.mkdir(parents=True, exist_ok=True)
+        if link:
+            place.symlink_to(link)
+        elif directory:
+            place.mkdir()
+        else:
+            place.write_bytes(content or b"")
+            place.chmod(mode)
+
+    def refresh(self) -> None:
+        """The tree as it is now."""
+        self.tree, self._kept = read_tree(self.fake.root), False
+
+    # -- what runs on it --------------------------------------------------------------
+
+    def _answer(self) -> RuntimeStatus | str:
+        who = CONTAINERD if self.proxy_runs else "no socket"
+        self.did(Effect(LOOK, "", ended="no" if isinstance(who, str) else "yes"))
+        return who
+
+    def _signalled(self, unit: str, _number: int) -> None:
+        pid = self.systemd.unit(unit).main_pid
+        if paths.FORCE_CONFIG in self.started_from.get(pid, {}):
+            reread = {paths.FORCE_CONFIG: self.read(paths.FORCE_CONFIG)}
+            self.started_from[pid] = {**self.started_from[pid], **reread}
+        self.fake.journal.say(unit, "I: successfully switched to new configuration")
+
+    def _see_containers(self, _state: Path) -> str:
+        self._see("none", everyone=False)
+        return ""
+
+    def _see(self, policy: str, *, everyone: bool) -> None:
+        """The proxy lists what runs, and writes its cache. `everyone`: it was created through it."""
+        cache = self._cache()
+        known = {entry["ID"]: entry for entry in cache.get("Containers", {}).values()}
+        takes = POLICIES[policy].takes
+        entries, running = {}, []
+        for one in self.fake.cri.running:
+            entry = known.get(one.id) or {"ID": one.id, "PodID": f"pod-{one.id}", "State": 1}
+            given = dict(entry.get("LinuxReq") or {})
+            now = one.cgroup
+            assert now is not None
+            if everyone:
+                given["cpu_shares"] = now.shares
+                entry = {**entry, "Resources": {"requests": {"cpu": f"{-(-now.shares * 1000 // 1024)}m"}}}
+            if takes is not Repinning.NOTHING:
+                given["cpuset_cpus"] = "0"
+                weight = (
+                    given.setdefault("cpu_shares", 2) if takes is Repinning.CPUS_AND_WEIGHT else now.shares
+                )
+                now = replace(now, cpus="0", shares=int(weight))
+            entries[f"uid-{one.id}:{one.id}"] = {**entry, "LinuxReq": given or None}
+            running.append(replace(one, cgroup=now))
+        pods = {f"pod-{one.id}": {"ID": f"pod-{one.id}", "UID": f"uid-{one.id}"} for one in running}
+        found = {"Version": "1", "Pods": pods, "Containers": entries, "Cfg": None, "PolicyName": policy}
+        self._set_running(running)
+        place = self.fake.root / paths.PROXY_CACHE[1:]
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_text(json.dumps(found))
+        if not self.depth:
+            self.refresh()
+
+    def _cache(self) -> dict[str, Any]:
+        raw = self.read(paths.PROXY_CACHE)
+        found: dict[str, Any] = json.loads(raw) if raw else {}
+        return found
+
+    def _torn(self) -> bool:
+        raw = self.read(paths.PROXY_CACHE)
+        return bool(raw) and not (raw or b"").endswith((b"}", b"}\n"))
+
+    def _policy(self) -> str:
+        process = self.process(paths.PROXY_UNIT)
+        flags = ("--force-config", "--fallback-config")
+        config = next(filter(None, (process.flag(flag) for flag in flags)), "") if process else ""
+        found = _ACTIVE.search(self.read(config) or b"") if config else None
+        return found[1].decode() if found else "none"
+
+    def start_of_proxy(self, extra: bool) -> dict[str, str] | None:
+        """The guard's part of it, and the variables with which it starts; None: it does not."""
+        if not (self.read(paths.GUARD) or b"").startswith(b"#!/bin/sh\n"):
+            return None
+        run = self.fake.root / paths.OUR_RUNTIME[1:]
+        first = not (run / "proxy-start").exists()
+        run.mkdir(parents=True, exist_ok=True)
+        ours = run / "proxy-start-ours"
+        announced = ours.is_file() and ours.read_text() == "ours\n"
+        if announced:
+            ours.write_text("")
+        unknown = os.path.exists(f"{self.fake.root}{paths.CONTAINERS_UNKNOWN}")
+        if announced or first or (self.read(paths.PROXY_CACHE) and not unknown):
+            if (run / "proxy.env").exists():
+                (run / "proxy.env").write_text("")
+        else:
+            (run / "none.cfg").write_text("policy:\n  Active: none\n")
+            (run / "proxy.env").write_text(f'CONFIG_OPTIONS="--force-config {paths.SPARING_CONFIG}"\n')
+        cache = self.fake.root / paths.PROXY_CACHE[1:]
+        if first and self._torn():
+            cache.rename(self.fake.root / paths.TORN_CACHE[1:])
+        (run / "proxy-start").write_text("0\n")
+        files = [paths.EXTRA_OPTIONS] if extra else []
+        files += [paths.PROXY_ENVIRONMENT, _PROXY_ENVIRONMENT]
+        variables: dict[str, str] = {}
+        for path in files:
+            variables |= self.variables(path)
+        return variables
+
+    def start_of_kubelet(self, flag: str) -> bool:
+        """The guard's part of it: whether it starts on the relay."""
+        root, run = self.fake.root, self.fake.root / paths.OUR_RUNTIME[1:]
+        run.mkdir(parents=True, exist_ok=True)
+        unknown, ours = run / "containers-unknown", run / "kubelet-start-ours"
+        marked, announced = os.path.lexists(unknown), os.path.lexists(ours)
+        if announced:
+            ours.unlink()
+        for name in ("kubelet.env", "kubelet.env.used", "relay-start"):
+            (run / name).unlink(missing_ok=True)
+        held = any(os.path.exists(f"{root}{path}") for path in paths.HOLDS)
+        if flag and not held and self.proxy_runs and (announced or not marked):
+            (run / "kubelet.env.used").write_text("composed\n")
+            (run / "relay-start").write_text("0\n")
+            return True
+        if not marked:
+            unknown.write_text("1\n")
+        return False
+
+
+class _Systemd(NodeSystemd):
+    """`loaded`: of each unit, the files that it was loaded from, as they were."""
+
+    def __init__(self, world: World, kernel: Kernel) -> None:
+        super().__init__(world, kernel)
+        self._world = world
+        self.loaded: dict[str, Read] = {}
+
+    def load(self) -> None:
+        super().load()
+        self._note_loaded()
+
+    def daemon_reload(self, timeout: float) -> None:
+        with _Job(self._world, "daemon-reload"):
+            super().daemon_reload(timeout)
+            self._note_loaded()
+
+    def unit(self, name: str) -> UnitState:
+        unit = super().unit(name)
+        if name not in self.loaded:
+            self._note_loaded(name)
+        if not unit.exists or self.loaded[name] == self._files_of(unit):
+            return unit
+        return replace(unit, need_daemon_reload=True)
+
+    def _note_loaded(self, *names: str) -> None:
+        for name in names or self.on_disk:
+            self.loaded[name] = self._files_of(self.units[name])
+
+    def _files_of(self, unit: UnitState) -> Read:
+        """systemd notices a text that has another time, is gone, or has come."""
+        drop_ins = {*unit.drop_in_paths, *([DROP_IN] if unit.name == KUBELET else [])}
+        found = {path: self._node.fake.files.state(path) for path in (unit.fragment_path, *drop_ins) if path}
+        return {path: f"{state.kind} {state.digest} {state.target}".encode() for path, state in found.items()}
+
+    def reset_failed(self, name: str) -> None:
+        with _Job(self._world, "reset-failed", name):
+            super().reset_failed(name)
+
+    def kill(self, name: str, signal_number: int) -> None:
+        with _Job(self._world, "signal", name):
+            super().kill(name, signal_number)
+
+    def arm_start(self, name: str, seconds: float) -> None:
+        with _Job(self._world, "arm", name):
+            super().arm_start(name, seconds)
+
+    def disarm_start(self, name: str) -> None:
+        if name in self.armed:
+            with _Job(self._world, "disarm", name):
+                super().disarm_start(name)
+
+    def _job(self, method: str, name: str) -> str:
+        with _Job(self._world, method, name) as job:
+            job.ended = super()._job(method, name)
+        return job.ended
+
+    def _load_proxy(self, unit: UnitState) -> UnitState:
+        there = self._node.fake.files.state(paths.PROXY_UNIT_FILE)
+        if there.kind is Kind.SYMLINK and there.target == MASK:
+            place = paths.PROXY_UNIT_FILE
+            unit = replace(unit, unit_file_state="masked", environment=(), fragment_path=place)
+            return replace(unit, load_state="masked")
+        return super()._load_proxy(unit)
+
+    def _load_kubelet(self, unit: UnitState) -> UnitState:
+        loaded = super()._load_kubelet(unit)
+        there = self._node.fake.files.state(loaded.fragment_path)
+        if there.kind is Kind.SYMLINK and there.target == MASK:
+            return replace(loaded, load_state="masked", environment=(), drop_in_paths=())
+        if there.kind is Kind.ABSENT:
+            return UnitState(KUBELET, "not-found")
+        return loaded
+
+    def _proxy_job(self, method: str, unit: UnitState) -> tuple[str, UnitState]:
+        if method == "stop":
+            return self._succeed(method, unit)
+        world = self._world
+        text = world.read(unit.fragment_path) or b""
+        (world.fake.root / paths.PROXY_PID_FILE[1:]).unlink(missing_ok=True)
+        if paths.GUARD.encode() in text:
+            variables = world.start_of_proxy(paths.EXTRA_OPTIONS.encode() in text)
+        else:  # another installer's
+            variables = world.variables(paths.PROXY_ENVIRONMENT)
+        options = (variables or {}).get("CONFIG_OPTIONS", "")
+        binary, mode = world.read(paths.BINARY) or b"", world.fake.files.state(paths.BINARY).mode
+        config = world.read(options.rpartition(" ")[2]) if options else None
+        whole = binary.endswith(END) and BREAKS not in binary and mode & 0o100
+        if variables is None or not whole or not config or not _is_configuration(config) or world._torn():
+            return "failed", failed(unit)
+        unit = self.started(unit)
+        argv = (paths.BINARY, *f"{options} {variables.get('RUNTIME_OPTIONS', '')}".split())
+        world.fake.processes.processes[unit.main_pid] = ProcessState(unit.main_pid, argv, variables)
+        self.units[unit.name] = unit
+        inputs = (paths.BINARY, paths.PROXY_UNIT_FILE, paths.PROXY_ENVIRONMENT, paths.EXTRA_OPTIONS, argv[2])
+        world.started_from[unit.main_pid] = {path: world.read(path) for path in inputs}
+        world._see(world._policy(), everyone=False)
+        (world.fake.root / "run/cri-resmgr").mkdir(exist_ok=True)
+        (world.fake.root / paths.PROXY_PID_FILE[1:]).write_text(f"{unit.main_pid}\n")
+        return "done", unit
+
+    def _kubelet_job(self, method: str, unit: UnitState) -> tuple[str, UnitState]:
+        if method == "stop":
+            return self._succeed(method, unit)
+        world, unit = self._world, self.started(unit)
+        detail = self.detail(KUBELET)
+        variables: dict[str, str] = {}
+        for path, _optional in detail.environment_files:
+            if path != paths.KUBELET_COMPOSED:
+                variables |= world.variables(path)
+        argv = (*COMMAND, *variables.get("KUBELET_EXTRA_ARGS", "").split())
+        guard = (world.read(paths.GUARD) or b"").startswith(b"#!/bin/sh\n")
+        flag = variables.get("CRI_RESMGR_GUARD_FLAG", "")
+        if detail.exec_start_pre and guard and world.start_of_kubelet(flag):
+            argv = (*argv, flag)
+        world.fake.processes.processes[unit.main_pid] = ProcessState(unit.main_pid, argv, variables)
+        return "done", unit
+
+
+class _Job:
+    """What systemd does at once; what happens within is not the installer's."""
+
+    def __init__(self, world: World, verb: str, target: str = "") -> None:
+        self._world, self._verb, self._target, self.ended = world, verb, target, ""
+
+    def __enter__(self) -> _Job:
+        self._world.depth += 1
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        world = self._world
+        world.depth -= 1
+        if not world.depth and world.traces:
+            if self._verb in ("restart", "stop"):
+                world.refresh()
+            world.did(Effect(self._verb, self._target, ended=self.ended))
+
+
+def _is_configuration(raw: bytes) -> bool:
+    """Whether cri-resmgr starts with it."""
+    return raw.lstrip().startswith((b"policy:", b"#", b"logger:")) and b"broken" not in raw
+
+
+def _apply(tree: Tree, done: Operation) -> None:
+    """The tree after one more system call."""
+    verb, place = done.verb, done.place
+    if verb is Verb.CREATE:
+        tree[place] = Entry("f", done.mode)
+    elif verb is Verb.DATA:
+        tree[place] = replace(tree[place], content=tree[place].content + done.data)
+    elif verb is Verb.MODE:
+        tree[place] = replace(tree[place], mode=done.mode)
+    elif verb is Verb.RENAME:
+        tree[done.target] = tree.pop(place)
+    elif verb in (Verb.UNLINK, Verb.RMDIR):
+        tree.pop(place, None)
+    elif verb is Verb.SYMLINK:
+        tree[place] = Entry("l", 0, target=done.target)
+    elif verb is Verb.MKDIR:
+        tree[place] = Entry("d", done.mode)
+
+
+def lay(tree: Tree, root: Path) -> None:
+    """The tree on a disk of its own, whatever was there."""
+    shutil.rmtree(root, ignore_errors=True)
+    root.mkdir()
+    build(tree, root)
+    (root / "run").mkdir(exist_ok=True)
