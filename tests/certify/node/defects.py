@@ -74,8 +74,8 @@ DEFECTS = (
     Defect(
         "diff: an edited file that a process was started from leaves it running",
         "node/diff.py",
-        "        edited = drifted(files, _unread(unit, state, record))\n",
-        "        edited = ()\n",
+        "        edited = (*drifted(files, _unread(unit, state, record)), ",
+        "        edited = (*(), ",
         "proxy: restarted",
         50,
     ),

@@ -182,6 +182,8 @@ def _no_dead_relay(run: Run) -> Iterator[str]:
     for effect, after in run.steps:
         if (effect.verb, effect.target) in (("restart", paths.PROXY_UNIT), ("stop", paths.PROXY_UNIT)):
             answered = False
+            if run.removes and effect.verb == "stop" and after.on_relay and not run.undone:
+                yield "a removal stopped the proxy before kubelet had left it"
         elif effect.verb == LOOK:
             answered = effect.ended == "yes"
         elif (effect.verb, effect.target) == ("restart", KUBELET) and after.on_relay and not answered:
