@@ -21,8 +21,10 @@ def judge_what_is_said(said: Said, store: CertStore, fleet: Fleet) -> str:
     """Return what a node must not have begun, or taken a permit for; empty if all is well. `store`: before
     that."""
     now = store.now - EPOCH + NOW
-    ages = {name: now - at for name, at in store.since.items()}
     for what in said:
+        ages = {name: now - at for name, at in store.since.items()}
+        if len(what) > 2 and str(what[1]) in (store.breaker(str(what[2])) or {}).get("failures", {}):
+            ages.pop(f"stopped {what[2]}", None)  # it may try again what failed on it, and take that back
         if what[0] == "took":
             wrong = _judge_taken(str(what[1]), str(what[2]), bool(what[3]), ages, store, fleet)
         elif what[0] == "began":
