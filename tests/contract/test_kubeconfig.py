@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
 from base64 import b64encode, urlsafe_b64encode
@@ -288,6 +289,12 @@ def test_a_plugin_runs_again_when_its_token_is_over(
             said.append(error.code)
     assert said == ([401, 401] if code == 401 else [])
     assert (len(server.seen), len(ran.read_text().split())) == (2, runs)
+
+
+def test_a_connection_that_says_nothing_holds_up_no_other(machine: Machine, server: SeenRequests) -> None:
+    """Somebody else's may come to a port that was theirs before."""
+    with socket.create_connection(("127.0.0.1", server.port)):
+        assert well(machine.report(server.kubeconfig({"token": "t"})))
 
 
 def test_a_token_of_the_kubeconfig_comes_before_a_plugin(machine: Machine, server: SeenRequests) -> None:

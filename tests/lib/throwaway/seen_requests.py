@@ -54,7 +54,9 @@ class SeenRequests:
         self.authority.issue_cert(*(names or ("127.0.0.1",))).configure_cert(context)
         self.authority.configure_trust(context)
         context.verify_mode = ssl.CERT_OPTIONAL
-        self._server.socket = context.wrap_socket(self._server.socket, server_side=True)
+        # Each connection has its handshake in a thread of its own: one that says nothing holds up no other.
+        plain = self._server.socket
+        self._server.socket = context.wrap_socket(plain, server_side=True, do_handshake_on_connect=False)
         self.port: int = self._server.server_address[1]
 
     def __enter__(self) -> Self:
