@@ -178,10 +178,11 @@ class KubeClient(KubeApi):
         objects of their own where plain JSON is wanted, and unpack whatever is sent. `end` is monotonic."""
         if method != "GET" and not self._may_write():
             raise ApiError(0, "this replica is no longer the leader")
+        with self._translated():  # a plugin may talk to a person before the time of the request begins
+            headers = self._headers(content_type if body is not None else "")
         bounds = Bounds(min(end, end_of(self._limits.seconds)), self._limits.size)
         with self._translated(), bounded(bounds):
             url = self._access.server + path + (f"?{urlencode(query)}" if query else "")
-            headers = self._headers(content_type if body is not None else "")
             patience = Timeout(connect=min(_CONNECT_SECONDS, bounds.left()), read=bounds.left())
             response = self._connection.rest_client.pool_manager.request(
                 method,
@@ -263,14 +264,14 @@ def connect(limits: Limits = USUAL) -> KubeClient:
     return _connect(os.environ.get("KUBECONFIG", ""), "", hint, limits)
 
 
-def connect_as_kubectl(kubeconfig: str = "", context: str = "") -> KubeClient:
+def connect_as_kubectl(kubeconfig: str = "", context: str = "", limits: Limits = KUBECTL) -> KubeClient:
     """Connect to the cluster that kubectl would use: `kubeconfig`, else $KUBECONFIG (of several files), else
     ~/.kube/config, else that of the pod; with its context, certificates and credential plugins.
 
     Raises InvalidInputError where there is none.
     """
     hint = "give --kubeconfig FILE, and --context NAME if it has several; `kubectl config view` shows them"
-    return _connect(kubeconfig, context, hint, KUBECTL)
+    return _connect(kubeconfig, context, hint, limits)
 
 
 def _connect(kubeconfig: str, context: str, hint: str, limits: Limits) -> KubeClient:

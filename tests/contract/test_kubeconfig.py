@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from installer import __version__
-from installer.operator.api import NODES, ApiError
+from installer.operator.api import NODES, ApiError, Limits
 from installer.operator.kube import connect_as_kubectl
 from tests.lib.extras import EXTENSION
 from tests.lib.throwaway.seen_requests import SeenRequests, serve_proxy
@@ -289,6 +289,20 @@ def test_a_plugin_runs_again_when_its_token_is_over(
             said.append(error.code)
     assert said == ([401, 401] if code == 401 else [])
     assert (len(server.seen), len(ran.read_text().split())) == (2, runs)
+
+
+def test_a_person_may_take_longer_to_log_in_than_a_request_may_last(
+    machine: Machine, server: SeenRequests
+) -> None:
+    later = machine.home / "later"
+    expired = json.dumps(
+        CREDENTIAL | {"status": {"token": "t", "expirationTimestamp": "2000-01-01T00:00:00Z"}}
+    )
+    command = script(machine, f"test ! -e {later} || sleep 2.5; echo '{expired}'")
+    path = machine.write(server.kubeconfig(plugin(command)))
+    client = connect_as_kubectl(str(path), limits=Limits(seconds=2.0))
+    later.touch()
+    assert client.get(NODES, "", "n1")
 
 
 def test_a_connection_that_says_nothing_holds_up_no_other(machine: Machine, server: SeenRequests) -> None:
