@@ -300,7 +300,7 @@ def test_moved_from_helm_to_a_pipeline_it_uninstalls_nothing(cluster: Cluster, r
     until(lambda: cluster.pods_of_hooks, "the Job has not run")
     (hook,) = cluster.pods_of_hooks
     assert hook.returncode == 2, hook.stdout
-    assert "kubectl-client-side-apply has applied it since" in hook.stderr
+    assert f"kubectl-client-side-apply has applied {NAME} since" in hook.stderr
     assert cluster.call("GET", DAEMON_SET).ok
     assert not cluster.call("GET", f"{DAEMON_SET}-removal").ok
     # As the hint says.
