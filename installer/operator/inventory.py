@@ -52,7 +52,10 @@ _APPLIERS = (
     "pulumi-kubernetes",
 )
 """Field managers that apply whole objects, in the client's way: `kubectl apply` and what GitOps tools use."""
+_RENDERERS = (*_APPLIERS, "kubectl", "OpenAPI-Generator", "kapp")
+"""How the names of those begin that create objects as a file has them. OpenAPI-Generator is Ansible's."""
 _HELMS = "f:meta.helm.sh/release-name"
+_HOOKS = f"{NAME_LABEL}=cri-resmgr-installer-hooks"
 _GUARDED = (*_RIGHTS, NAMESPACES, SERVICE_ACCOUNTS)
 _IN_NAMESPACES = (
     DAEMON_SETS,
@@ -189,6 +192,7 @@ def find_release(api: KubeApi, instance: str, namespace: str, release: str) -> s
     others = {_applied_since(each) for each in sets} - {""} | {
         f"Helm release {each}" for each in found - {release, ""}
     }
+    others |= _makers_of_hook(api, instance)
     if not others and (found == {release} or not sets):
         return ""
     other = max(others, default="another program")
@@ -231,6 +235,19 @@ def _applied_since(given: Object) -> str:
     program that it is built into, is the one that owns Helm's annotation."""
     time, manager = max(_stamps_of(given, _is_applied), default=("", ""))
     return manager if time and time >= max(_stamps_of(given, _is_helms), default=("", ""))[0] else ""
+
+
+def _makers_of_hook(api: KubeApi, instance: str) -> set[str]:
+    """Return who has created the hook's own binding, if that is known not to be Helm: a program that applies
+    a rendered chart to what Helm has installed may create the hook before it writes the DaemonSet, which may
+    also be right already."""
+    found = (
+        stamp[1]
+        for each in _list(api, CLUSTER_ROLE_BINDINGS, _HOOKS)
+        if text_at(each, "metadata", "name") == f"{instance}-uninstall"
+        for stamp in _stamps_of(each, lambda entry: text_at(entry, "manager").startswith(_RENDERERS))
+    )
+    return set(found)
 
 
 def _stamps_of(given: Object, wanted: Callable[[Object], bool]) -> list[tuple[str, str]]:

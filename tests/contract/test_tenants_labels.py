@@ -313,6 +313,35 @@ def test_the_hook_of_argo_cd_acts_for_what_argo_cd_has_applied(
         assert not {method for method, _ in world.server.log} - {"GET"}
 
 
+@pytest.mark.parametrize(
+    ("manager", "operation", "done"),
+    [
+        ("OpenAPI-Generator", "Update", False),
+        ("kubectl", "Apply", False),
+        ("kubectl-create", "Update", False),
+        ("argocd-controller", "Apply", False),
+        ("helm", "Apply", True),
+        ("helm-controller", "Apply", True),
+        ("Go-http-client", "Update", True),
+    ],
+)
+def test_the_hook_of_a_release_that_another_program_has_created_uninstalls_nothing(
+    begin: Begin, manager: str, operation: str, done: bool
+) -> None:
+    """It renders the chart onto what Helm has installed, and has not written the DaemonSet, perhaps because
+    that is right already."""
+    world = begin(n1="ready")
+    released(world, INSTALLED, BINDING)
+    labels = {"app.kubernetes.io/name": "cri-resmgr-installer-hooks", "app.kubernetes.io/instance": INSTALLER}
+    made = {"manager": manager, "operation": operation, "time": "2027-01-01T00:00:00Z"}
+    metadata = {"name": f"{INSTALLER}-uninstall", "labels": labels, "managedFields": [made]}
+    world.server.create(BINDING.kind, "", {"metadata": metadata})
+    ran = world.run(*HOOK)
+    assert ran.returncode == (0 if done else 2), ran.stderr
+    assert world.fleet.removed == ({"n1"} if done else set())
+    assert done or f"{manager} has applied {INSTALLER} since" in ran.stderr
+
+
 @pytest.mark.parametrize("manager", ["kubectl-client-side-apply", "argocd-controller"])
 def test_a_release_that_another_program_has_applied_since_is_in_doubt(begin: Begin, manager: str) -> None:
     """Somebody has moved it from Helm to a pipeline: its rendered hook runs beside Helm's annotations."""
