@@ -11,13 +11,18 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 DROPPED = ("setpriv", "--bounding-set=-sys_admin", "--")
+NO_NETWORK = ("setpriv", "--bounding-set=-net_admin", "--")
 NOBODY = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--")
-REASONS = {DROPPED: "root may not mount here, CAP_SYS_ADMIN is needed", NOBODY: "not root"}
+REASONS = {
+    DROPPED: "root may not mount here, CAP_SYS_ADMIN is needed",
+    NO_NETWORK: "root may not start a network here, CAP_NET_ADMIN is needed",
+    NOBODY: "not root",
+}
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="gives up rights that it does not have")
 
 
-@pytest.fixture(params=REASONS, ids=["a container", "a person"])
+@pytest.fixture(params=REASONS, ids=["a container", "without a network", "a person"])
 def prefix(request: pytest.FixtureRequest) -> tuple[str, ...]:
     found: tuple[str, ...] = request.param
     if subprocess.run([*found, sys.executable, "-c", "import tests"], cwd=ROOT, check=False).returncode:

@@ -349,6 +349,12 @@ def missing_needs() -> list[str]:
     return missing or may_not_mount()
 
 
+# SIOCSIFFLAGS with IFF_UP (netdevice(7)).
+_LOOPBACK_UP = (
+    "import fcntl, socket, struct\nfcntl.ioctl(socket.socket(), 0x8914, struct.pack('16sh22x', b'lo', 1))"
+)
+
+
 @functools.cache
 def may_not_mount() -> list[str]:
     """What a container without privileges lacks of what a host is made with: tried, as seccomp, LSMs and user
@@ -361,4 +367,9 @@ def may_not_mount() -> list[str]:
     )
     if tried.returncode != 0:
         return [f"root may not mount here, CAP_SYS_ADMIN is needed ({tried.stderr.strip()})"]
+    words = ["unshare", "--net", "--", sys.executable, "-c", _LOOPBACK_UP]
+    tried = subprocess.run(words, capture_output=True, text=True, check=False)
+    if tried.returncode != 0:
+        why = tried.stderr.strip().rpartition("\n")[2]
+        return [f"root may not start a network here, CAP_NET_ADMIN is needed ({why})"]
     return [f"{root} is not writable" for root in keeper.cgroup_roots() if not os.access(root, os.W_OK)]
