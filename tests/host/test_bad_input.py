@@ -1,6 +1,7 @@
 """Bad input: every fault at once, with its place, the right exit code, and a host that is not touched."""
 
 import json
+import re
 import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -373,7 +374,7 @@ def test_record_that_leads_out_of_the_host_root(own: Command, verb: str) -> None
     with untouched(own.host):
         ended = own(verb)
     assert ended.code == 4, ended.said
-    assert f"/{RECORD}/record.json leads out of the host root" in ended.err
+    assert re.search(f"/{RECORD}/[a-z.]+ leads out of the host root", ended.err)
 
 
 @pytest.mark.parametrize("target", ["/nowhere", ""])

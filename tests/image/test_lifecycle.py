@@ -40,7 +40,8 @@ def world(profile: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Wo
 
 
 def leave_something(host: ThrowawayHost) -> None:
-    """What somebody else had at our paths, and nobody but them may read or write."""
+    """What somebody else had at our paths, and nobody but them may read or write. A directory that they own
+    would be refused."""
     for name in ("etc/cri-resmgr/theirs", "etc/default/cri-resource-manager"):
         file = host.root / name
         file.parent.mkdir(exist_ok=True)
@@ -49,7 +50,7 @@ def leave_something(host: ThrowawayHost) -> None:
         os.chown(file, 1000, 1001)
     directory = host.root / "etc/cri-resmgr"
     directory.chmod(0o700)
-    os.chown(directory, 1000, 1001)
+    os.chown(directory, 0, 1001)
 
 
 @pytest.fixture(autouse=True)

@@ -67,7 +67,7 @@ def test_the_commands_for_a_cluster_need_neither_gi_nor_pydbus(made: Path, tmp_p
 
     for verb in ("report", "rollout status", "uninstall --dry-run"):
         done = run(*verb.split(), "--kubeconfig", "/nowhere")
-        assert (done.returncode, "kubeconfig /nowhere" in done.stderr) == (2, True), done.stderr
+        assert (done.returncode, "kubeconfig: /nowhere" in done.stderr) == (2, True), done.stderr
     assert "kind: DaemonSet" in run("manifests", "--image", "a/b:1").stdout
 
 
