@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import multiprocessing
 import os
 import sys
@@ -10,10 +11,11 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import NamedTuple
 
 import installer.node
-from tests.certify.lines import Lines, Reached, missed, ranges
+from tests.certify.branches import Branches, Ways
 from tests.certify.node.engine import Found, certify
 from tests.certify.node.starts import FACTORS, Ground, Start, all_starts, describe, repairs
 from tests.certify.node.targets import INSTALL, REMOVAL, TARGETS, Target
@@ -44,7 +46,6 @@ class Asked(NamedTuple):
 
     job: Job
     every: int = 1
-    covers: bool = False
 
 
 def all_jobs(bound: int) -> list[Job]:
@@ -82,15 +83,14 @@ def main(arguments: list[str]) -> int:
     )
     parser.add_argument("--first", action="store_true", help="end with the first defect")
     parser.add_argument(
-        "--coverage", action="store_true", help="say which lines of installer/node were not reached"
+        "--coverage", action="store_true", help="say which branches of installer/node were not reached"
     )
     given = parser.parse_args(arguments)
     jobs = [job for job in all_jobs(given.bound) if given.only in str(job)]
-    began, total, lines = time.monotonic(), Found(), Lines()
-    for number, (found, reached) in enumerate(_all_of(jobs, given.every, covers=given.coverage), 1):
+    began, total, branches = time.monotonic(), Found(), Branches(modules() if given.coverage else ())
+    for number, (found, ways) in enumerate(all_of(jobs, given.every, covers=given.coverage), 1):
         total.add(found)
-        for file, some in reached.items():
-            lines.setdefault(file, set()).update(some)
+        branches.add(ways)
         for fault in found.faults[:_SHOWN]:
             sys.stdout.write(f"{fault}\n")
         if sys.stderr.isatty():
@@ -98,18 +98,17 @@ def main(arguments: list[str]) -> int:
         if total.faults and given.first:
             break
     if given.coverage:
-        _write_missed(lines)
+        sys.stdout.writelines(f"not reached: {each}\n" for each in branches.missed())
+        reached, every = branches.figures()
+        sys.stdout.write(f"reached: {reached} of {every} branches of installer/node\n")
     _write_figure(jobs, given.bound, total, time.monotonic() - began)
     return 1 if total.faults else 0
 
 
-def _write_missed(lines: Lines) -> None:
-    every = short = 0
-    for name, left, count in missed(NODE, lines):
-        every, short = every + count, short + len(left)
-        if left:
-            sys.stdout.write(f"not reached: {name} {ranges(left)}\n")
-    sys.stdout.write(f"reached: {every - short} of {every} lines of functions of installer/node\n")
+def modules() -> list[ModuleType]:
+    """What is under certificate."""
+    names = sorted(path.stem for path in NODE.glob("*.py") if path.stem != "__init__")
+    return [importlib.import_module(f"{installer.node.__name__}.{name}") for name in names]
 
 
 def _write_figure(jobs: Sequence[Job], bound: int, total: Found, seconds: float) -> None:
@@ -126,31 +125,28 @@ def _write_figure(jobs: Sequence[Job], bound: int, total: Found, seconds: float)
     sys.stdout.flush()
 
 
-def _all_of(jobs: Sequence[Job], every: int, *, covers: bool) -> Iterator[tuple[Found, Lines]]:
-    """In a process for each core."""
-    asked = [Asked(job, every, covers) for job in jobs]
+def all_of(jobs: Sequence[Job], every: int, *, covers: bool) -> Iterator[tuple[Found, Ways]]:
+    """In a process for each core. `covers`: with the branches that were reached."""
+    asked = [Asked(job, every) for job in jobs]
     with (
         tempfile.TemporaryDirectory(prefix="certify-", dir=memory()) as directory,
-        multiprocessing.Pool(os.cpu_count(), _begin, (directory,)) as pool,
+        multiprocessing.Pool(os.cpu_count(), _begin, (directory, covers)) as pool,
     ):
         yield from pool.imap_unordered(_one, asked)
 
 
 _grounds: list[Ground] = []
+_reached: list[Branches] = []
 
 
-def _begin(directory: str) -> None:
+def _begin(directory: str, covers: bool) -> None:
     own = Path(directory, str(os.getpid()))
     own.mkdir()
     _grounds.append(Ground(own))
+    _reached.append(Branches(modules() if covers else ()))
 
 
-def _one(asked: Asked) -> tuple[Found, Lines]:
-    if not asked.covers:
-        return carry_out(asked.job, _grounds[0], asked.every), {}
-    reached = Reached(NODE)
-    reached.begin()
-    try:
-        return carry_out(asked.job, _grounds[0], asked.every), reached.lines
-    finally:
-        reached.end()
+def _one(asked: Asked) -> tuple[Found, Ways]:
+    with _reached[0] as reached:
+        found = carry_out(asked.job, _grounds[0], asked.every)
+    return found, reached.ways()
