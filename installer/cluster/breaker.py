@@ -138,10 +138,8 @@ def allows_more(rules: FleetRules, nodes: int) -> bool:
     return any(share_of(text, nodes) > share_of(text, 1) for text in shares)
 
 
-def may_be_canary(breaker: Breaker, node: str, *, labelled: bool, nodes: int, now: float) -> bool:
-    """Whether this node may begin before the canaries are through."""
-    if node in breaker.canaries:
-        return True
+def may_be_canary(breaker: Breaker, *, labelled: bool, nodes: int, now: float) -> bool:
+    """Whether one more node may begin before the canaries are through."""
     counted = [
         name for name, at in breaker.canaries.items() if name in breaker.succeeded or _is_awaited(at, now)
     ]

@@ -218,7 +218,7 @@ class Rollout:
         if breaker.passed or self.rules.order != "canary" or node in breaker.canaries:
             return breaker
         nodes = self.state.nodes
-        if breakers.may_be_canary(breaker, node, labelled=self.labelled, nodes=nodes, now=self.now):
+        if breakers.may_be_canary(breaker, labelled=self.labelled, nodes=nodes, now=self.now):
             return breakers.with_canary(breaker, node, self.now)
         return breaker
 

@@ -26,7 +26,7 @@ def judge_what_is_said(said: Said, store: CertStore, fleet: Fleet) -> str:
         if len(what) > 2 and str(what[1]) in (store.breaker(str(what[2])) or {}).get("failures", {}):
             ages.pop(f"stopped {what[2]}", None)  # it may try again what failed on it, and take that back
         if what[0] == "took":
-            wrong = _judge_taken(str(what[1]), str(what[2]), bool(what[3]), ages, store, fleet)
+            wrong = _judge_taken(str(what[1]), str(what[2]), bool(what[3]), bool(what[4]), ages, store, fleet)
         elif what[0] == "began":
             wrong = _judge_began(str(what[1]), str(what[2]), bool(what[3]), bool(what[4]), ages)
         else:
@@ -37,12 +37,20 @@ def judge_what_is_said(said: Said, store: CertStore, fleet: Fleet) -> str:
 
 
 def _judge_taken(
-    node: str, generation: str, begins: bool, ages: Mapping[str, float], store: CertStore, fleet: Fleet
+    node: str,
+    generation: str,
+    begins: bool,
+    is_shut: bool,
+    ages: Mapping[str, float],
+    store: CertStore,
+    fleet: Fleet,
 ) -> str:
     if ages.get("fleet", 0.0) >= SYNC_LIMIT:
         return "a node took a permit though the fleet was paused before it asked"
     if not begins:
         return ""
+    if is_shut and not store.is_new(node):
+        return f"a node took a permit for generation {generation} though the window was shut"
     if ages.get(f"stopped {generation}", 0.0) >= SYNC_LIMIT:
         return f"a node took a permit for generation {generation}, which was stopped before it asked"
     says = store.breaker(generation) or {}
@@ -85,6 +93,8 @@ def judge_state(
     for name in filter(None, permits):
         if permits.count(name) > 1:
             return f"two nodes may work with {name}"
+    if fleet.rules.successor and store.unserved():
+        return "a node says that its removal is through, and no plugin has served it yet"
     if is_well and store.has_forgotten():
         return "a permit has expired that its node has not given back, though nothing was in its way"
     if not fleet.thief and len(store.held()) > fleet.limit:
@@ -122,7 +132,7 @@ def fair_move(
 
 def is_there(machine: Machine, generation: str) -> bool:
     """Whether it runs what is asked, and owes the fleet nothing."""
-    there = machine.installed == generation and not machine.drifted and not machine.works
+    there = not machine.lacks(generation) and not machine.works
     member = machine.watcher.cluster.member if machine.watcher is not None else None
     return there and member is not None and member.held is None and not member.results
 

@@ -9,14 +9,16 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from installer.cluster.kubeapi import Answer, Api
+from installer.cluster.sync import SyncRequest
 from installer.cluster.sync_child import parse_request, sync_with
 from installer.daemon.decision import Action
 from installer.daemon.outcome import Outcome
 from installer.daemon.poller import PollSnapshot
 from installer.host.command import Finished
 from installer.model.daemon import Job
-from installer.model.fleet import FleetRules, PlannedWork
+from installer.model.fleet import REMOVAL, FleetRules, PlannedWork
 from installer.model.jsontext import to_json
+from installer.model.window import Window
 from tests.certify.values import EPOCH, NOW
 from tests.faults.fleets.sim import MemoryFiles, Nature, SimNode
 from tests.faults.fleets.watcher import Watcher
@@ -26,6 +28,14 @@ FAILED = Outcome(5, True, remembered=True, rolled_back=True, restarts=1, reason=
 FAULTY = Outcome(5, True, rolled_back=True, restarts=1, reason="the disk is full")
 KILLED = Outcome(137, True, restarts=1, reason="killed")
 ENDS = {"blamed": FAILED, "faulty": FAULTY, "killed": KILLED}
+_DAYS, _HOUR = tuple(range(7)), 60  # at EPOCH it is 22:13
+WINDOWS = {
+    "": (),
+    "shut": (Window(_DAYS, 22 * _HOUR + 14, 23 * _HOUR, "UTC"),),
+    "open": (Window(_DAYS, 22 * _HOUR, 23 * _HOUR, "UTC"),),
+    "unknown": (Window(_DAYS, 22 * _HOUR, 23 * _HOUR, "Mars/Olympus"),),
+}
+"""What the settings say of the rollout's windows."""
 GRID = 10.0  # seconds: timers are late until the next of these, so that much is due at once
 _AT_ONCE = 0.05
 _TIMERS = ("turn", "sync", "ended")
@@ -75,8 +85,8 @@ class Script:
 class Child:
     """A sync's process: how far it has come, is what it was answered so far."""
 
-    def __init__(self, job: Job, wall: float, now: float) -> None:
-        self.began_at = now
+    def __init__(self, job: Job, wall: float, now: float, window: str) -> None:
+        self.began_at, self.window = now, window
         self.text, self.wall, self.on_line, self.on_end = job.argv[-1], wall, job.on_line, job.on_end
         self.answers: tuple[Answer, ...] = ()
         self.pending: Call | None = None
@@ -87,10 +97,15 @@ class Child:
     def kill(self) -> None:
         self.is_killed = True
 
+    @property
+    def request(self) -> SyncRequest:
+        request = parse_request(self.text)
+        return replace(request, rules=replace(request.rules, window=WINDOWS[self.window]))
+
     def go_on(self) -> None:
         """To its next request, or its end."""
         try:
-            found = sync_with(Script(self.answers), parse_request(self.text), lambda: self.wall, half)
+            found = sync_with(Script(self.answers), self.request, lambda: self.wall, half)
         except _PendingError as error:
             self.pending = error.call
         else:
@@ -129,7 +144,8 @@ class StepLoop:
         self.timers.pop(number)[1]()  # who cancels it now, cancels nothing
 
     def start(self, job: Job) -> Child:
-        self.child = Child(job, self._wall(), self._clock.now)
+        window = self._api.window if isinstance(self._api, Machine) else ""
+        self.child = Child(job, self._wall(), self._clock.now, window)
         return self.child
 
     def run(self, argv: Sequence[str], _seconds: float) -> Finished:
@@ -147,12 +163,13 @@ class Site:
     instead."""
 
     def __init__(self, rules: FleetRules, clock: Any) -> None:
-        self.annotates = False
+        self.annotates = self.has_pods = self.has_rescues = False
         self.rules, self.clock, self.loop, self.chance = rules, clock, StepLoop, half
         self.store: Any = None
         self.away: Answer | None = None
 
     def began(self, node: Machine, permitted: PlannedWork | None, generation: str) -> None:
+        node.planned = True
         begins = node.installed != generation
         node.said = (*node.said, ("began", node.name, generation, begins, permitted is not None))
 
@@ -165,7 +182,9 @@ class Site:
 
 class Machine(SimNode):
     """`said` is what its last step was to the others. `waits_since`: for what it needs to go on, a pod, the
-    end of a pass, a kubelet that is Ready; `slow`: and it takes its time."""
+    end of a pass, a kubelet that is Ready; `slow`: and it takes its time. `planned`: its last pass was.
+    `window`: what its syncs are told of the rollout's windows; `pod`: how the one with a readiness probe is;
+    `plugin`: what the NRI plugin says that follows."""
 
     def __init__(self, site: Site, number: int, nature: Nature) -> None:
         self.fleet, self.number, self.nature = site, number, nature  # type: ignore[assignment]
@@ -174,11 +193,15 @@ class Machine(SimNode):
         self.installed = ""
         self.failed = set()
         self.drifted = self.busy = self.is_dead = self.unready = self.slow = False
+        self.silent = self.rescued = self.planned = False
+        self.window = self.plugin = ""
+        self.pod = "ready" if site.has_pods else ""
+        self.may_fall_silent = site.has_rescues
         self.hold = self.blind = self.pod_generation = ""
         self.now_at = f"{_KEEPS}0~"
         self.pods = 0
         self.watcher = None
-        self.unread = None
+        self.action, self.unread = Action.INSTALL, None
         self.skew = 0.0
         self.worked_at = 0.0
         self.passing: tuple[Watcher, Action, Outcome] | None = None
@@ -209,8 +232,17 @@ class Machine(SimNode):
     def look(self, generation: str) -> PollSnapshot:
         return replace(super().look(generation), units=(self.now_at,))
 
+    def work(self, generation: str, asks: str, restarts_left: int) -> tuple[float, Outcome]:
+        self.planned = False  # unless `began` says so
+        return super().work(generation, asks, restarts_left)
+
+    def rescue(self, why: str) -> tuple[float, Outcome]:
+        self.planned = False
+        return super().rescue(why)
+
     def run(self, watcher: Watcher, action: Action, seconds: float, outcome: Outcome) -> None:
         self.passing = (watcher, action, outcome)
+        self.action = action
         if outcome.restarts:
             self.waits_since = self.worked_at = self.now
 
@@ -225,6 +257,16 @@ class Machine(SimNode):
         return self.loop.child if self.loop is not None else None
 
     @property
+    def is_rescue(self) -> bool:
+        """Whether the pass at work takes kubelet off the relay."""
+        return self.passing is not None and self.passing[1] is Action.RESCUE
+
+    @property
+    def is_left(self) -> bool:
+        """Whether cri-resmgr is removed there."""
+        return self.pod_generation == REMOVAL and not self.installed
+
+    @property
     def works(self) -> bool:
         """Whether a pass that restarts kubelet is at work."""
         return self.passing is not None
@@ -236,10 +278,15 @@ class Machine(SimNode):
     @property
     def disturbs(self) -> bool:
         """Whether its kubelet is away for planned work. Others may begin before it is Ready only when its
-        permit is nearly over, which was taken within a minute before."""
-        return self.works or (
-            self.unready and self.now - self.worked_at < self.fleet.rules.hold_seconds - 60.0
-        )
+        permit is nearly over, which was taken within a minute before; or before its pod is, after as long."""
+        rules, ago = self.fleet.rules, self.now - self.worked_at
+        is_away = self.works or (self.unready and ago < rules.hold_seconds - 60.0)
+        return self.planned and (is_away or (self.pod in ("flipped", "broken") and ago < rules.pod_seconds))
+
+    @property
+    def shows(self) -> tuple[bool, str, str]:
+        """What the API server is told of it by others than its daemon."""
+        return self.unready, self.pod, self.plugin
 
     def settle(self) -> None:
         """What takes no time: a pass that restarts nothing ends, and the daemon hears a reply."""
@@ -269,7 +316,9 @@ class Machine(SimNode):
         assert self.passing is not None
         (watcher, action, outcome), self.passing = self.passing, None
         if outcome.restarts:
-            outcome = replace(ENDS.get(end, outcome), fleet_generation=watcher.generation)
+            if action is not Action.RESCUE:
+                outcome = replace(ENDS.get(end, outcome), fleet_generation=watcher.generation)
+            self.pod = "flipped" if self.pod else ""
             self.said = (*self.said, ("ended", watcher.generation, end))
             self.waits_since, self.slow = None if self.watcher is not None else self.now, False
             self.unready = end == "unready"
@@ -296,12 +345,15 @@ class Machine(SimNode):
     def lose_power(self) -> None:
         self.end_daemon(clean=False)
         self.files, self.unread, self.passing = MemoryFiles(), None, None
-        self.busy = self.unready = self.slow = False
+        self.busy = self.unready = self.slow = self.planned = False
         self.starts += 1
         self.waits_since = self.fleet.clock.now
 
     def lose_drop_in(self) -> None:
         self.drifted = True
         self.starts += 1
+        self.stir()
+
+    def stir(self) -> None:
         if self.watcher is not None:
             self.watcher.stir()

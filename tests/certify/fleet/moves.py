@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from installer.cluster.breaker import Breaker, build_breaker, with_failure
 from installer.cluster.kubeapi import Answer
 from installer.cluster.leases import Holder, Permit, build_lease, build_permit, permit_name, permits_of
-from installer.cluster.sync_child import parse_request
-from installer.model.fleet import FLEET, LONGEST_HOLD, SIZE, FleetRules
+from installer.model.fleet import FLEET, LONGEST_HOLD, REMOVAL, SIZE, FleetRules
+from installer.model.instant import plain_time
 from tests.certify.fleet.machine import Call, Machine, Site
 from tests.certify.fleet.store import CertStore, permit_path
+from tests.certify.values import EPOCH
 from tests.faults.fleets.sim import Nature
-from tests.lib.fleet_bench import DAEMONSET, LEASES, NAMESPACE, THE_FLEET
+from tests.lib.fleet_bench import DAEMONSET, LEASES, NAMESPACE, PODS, THE_FLEET
 
 AWAY = Answer(0, failure="no answer in time")
 _DENIED = Answer(403, failure="403: Forbidden")
@@ -28,6 +29,7 @@ HOLD = 200.0
 STALLS = (9.0, 46.0, 201.0, 901.0, 3601.0)  # beside each bound of the program
 LAZY = 600.0
 _NEXT = {"one": "two", "two": "three"}
+_BEGINS = {"install": "one", "upgrade": "two", "drift": "one", "remove": REMOVAL}
 WITH_REQUESTS = ("start", "replace", "update")
 THIEF = Holder("thief", "uid-thief")
 _THIEFS = f"/api/v1/nodes/{THIEF.node}"
@@ -53,7 +55,8 @@ RULES = FleetRules(concurrent_restarts="1", max_failures="1", soak_seconds=60.0,
 class Fleet:
     """The fleet that is enumerated. `begins`: how it starts; `faults`: how many may happen in all, of which
     `kinds` (empty: all); a `thief` has the token of another node; `annotates`: each node says on its Node how
-    it is."""
+    it is; `window`: how the rollout's is at first; `young`: nodes that have just joined; `pods`: each node
+    has one with a readiness probe; `rescues`: relays may fall silent."""
 
     nodes: int = 2
     rules: FleetRules = RULES
@@ -63,6 +66,11 @@ class Fleet:
     kinds: tuple[str, ...] = ()
     thief: bool = False
     annotates: bool = False
+    window: str = ""
+    young: tuple[int, ...] = ()
+    pods: bool = False
+    rescues: bool = False
+    nature: Nature = field(default_factory=Nature)
 
     @property
     def limit(self) -> int:
@@ -71,20 +79,27 @@ class Fleet:
 
 def first_state(fleet: Fleet, site: Site) -> tuple[CertStore, list[Machine]]:
     """At rest with a generation, or with nothing; another one was just applied, or all have drifted."""
-    site.annotates = fleet.annotates
+    site.annotates, site.has_pods, site.has_rescues = fleet.annotates, fleet.pods, fleet.rescues
     store = CertStore(site.clock)
+    store.enough = int(fleet.rules.max_failures)
     store.size(fleet.nodes, 1)
-    machines = [Machine(site, number, Nature()) for number in range(fleet.nodes)]
+    machines = [Machine(site, number, fleet.nature) for number in range(fleet.nodes)]
     for machine in machines:
         store.node(machine.name, canary=machine.number in fleet.labelled)
         path = f"/api/v1/nodes/{machine.name}"
-        store.objects[path]["metadata"]["creationTimestamp"] = "2023-01-01T00:00:00Z"
+        created = plain_time(EPOCH - 600.0) if machine.number in fleet.young else "2023-01-01T00:00:00Z"
+        store.objects[path]["metadata"]["creationTimestamp"] = created
+        if fleet.pods:
+            store.objects[path]["status"]["nodeInfo"] = {"kubeletVersion": "v1.34.2"}
+            store.pod(machine.name, f"pod-{machine.name}", ready=True)
     for machine in machines:
         machine.installed = "" if fleet.begins == "install" else "one"
-        machine.pod_generation = {"install": "one", "upgrade": "two", "drift": "one"}[fleet.begins]
+        machine.pod_generation = _BEGINS[fleet.begins]
+        machine.window = fleet.window
         machine.waits_since = site.clock.now
         machine.drifted = fleet.begins == "drift"
     store.generation = machines[0].pod_generation
+    store.successor(fleet.rules.successor)
     if fleet.thief:
         store.node(THIEF.node, uid=THIEF.uid)
     return store, machines
@@ -109,6 +124,7 @@ KINDS = (
         "hold",
     ),
     *("drift", "clock", "apply", "pause", "pause-node", "retry", "steal"),
+    *("window", "pod", "plugin", "silent", "resource", "uninstall"),
 )
 """Of faults. Where one fault may happen in all, those of each kind can be enumerated by themselves."""
 
@@ -125,8 +141,10 @@ def node_moves(machine: Machine) -> Iterator[Move]:
     elif child is not None and child.late:
         yield Move("reply", number)
     if machine.works:
-        for end, cost in (("ok", 0), ("blamed", 1), ("faulty", 1), ("killed", 1), ("unready", 1)):
-            yield Move("pass", number, end, cost)
+        for end in ("ok",) if machine.pod_generation == REMOVAL or machine.is_rescue else ("ok", "blamed"):
+            yield Move("pass", number, end, int(end != "ok"))
+        for end in ("faulty", "killed", "unready") if not machine.is_rescue else ():
+            yield Move("pass", number, end, 1)
     elif machine.unready:
         yield Move("ready", number)
     if machine.watcher is None:
@@ -150,6 +168,29 @@ def node_moves(machine: Machine) -> Iterator[Move]:
     if not machine.skew:
         yield Move("clock", number, "3600", 1)
         yield Move("clock", number, "-3600", 1)
+    yield from _of_variants(machine)
+
+
+def _of_variants(machine: Machine) -> Iterator[Move]:
+    """What only some fleets have."""
+    number = machine.number
+    if machine.window:
+        yield from (
+            Move("window", number, how, int(how != "open"))
+            for how in ("open", "shut", "unknown")
+            if how != machine.window
+        )
+    if machine.pod == "flipped":
+        yield Move("pod", number, "ready")
+        yield Move("pod", number, "broken", 1)
+    if machine.is_left and machine.fleet.rules.successor and machine.plugin != "Success":
+        yield Move("plugin", number, "Success")
+        if not machine.plugin:
+            yield Move("plugin", number, "Failure", 1)
+    if machine.silent:
+        yield Move("silent", number, "over")
+    elif machine.may_fall_silent and machine.installed and not machine.works:
+        yield Move("silent", number, "", 1)
 
 
 def _answers(number: int, call: Call) -> Iterator[Move]:
@@ -170,7 +211,8 @@ def is_cached(call: Call) -> bool:
 def is_own(call: Call, machine: Machine) -> bool:
     """Whether no other node's requests have to do with it: its order among them does not matter."""
     path = call.path.partition("?")[0]
-    return path in (f"/api/v1/nodes/{machine.name}", DAEMONSET) or path.endswith("/events")
+    own = f"/api/v1/nodes/{machine.name}", DAEMONSET, PODS
+    return path in own or path.endswith("/events") or path.startswith("/apis/config.nri")
 
 
 def next_of_its_own(machine: Machine) -> Move | None:
@@ -243,6 +285,11 @@ def store_moves(store: CertStore, fleet: Fleet) -> Iterator[Move]:
             yield Move("pause-node", number, "", 1)
     if store.to_retry(fleet.rules, fleet.nodes):
         yield Move("retry", -1, "", 1)
+    if fleet.begins == "remove" and DAEMONSET in store.objects:
+        yield Move("uninstall", -1, "", 1)
+    if fleet.rules.successor:
+        is_there = store.resource in store.objects
+        yield Move("resource", -1, "deleted" if is_there else "applied", int(is_there))
     if is_at_large(store):
         yield from _thefts(store)
 
@@ -311,6 +358,12 @@ def happen(move: Move, store: CertStore, fleet: Fleet) -> None:
         for path in store.to_retry(fleet.rules, fleet.nodes):
             if path in store.objects:
                 del store.objects[path]
+    elif move.kind == "uninstall":
+        del store.objects[DAEMONSET]
+    elif move.kind == "resource" and move.how == "deleted":
+        del store.objects[store.resource]
+    elif move.kind == "resource":
+        store.successor(fleet.rules.successor)
     elif move.kind == "arrest":
         del store.objects[_THIEFS]
     else:
@@ -343,14 +396,22 @@ def step(move: Move, machine: Machine) -> None:
         machine.is_dead = True
     elif kind == "drift":
         machine.lose_drop_in()
+    elif kind == "window":
+        machine.window = move.how
+    elif kind == "pod":
+        machine.pod = move.how
+    elif kind == "plugin":
+        machine.plugin = move.how
+    elif kind == "silent":
+        machine.silent = not move.how
+        machine.stir()
     elif kind == "slow":
         machine.slow = True
     elif kind == "clock":
         machine.skew = float(move.how)
     elif kind in ("hold", "release"):
         machine.hold = "ask Kim" if kind == "hold" else ""
-        if machine.watcher is not None:
-            machine.watcher.stir()
+        machine.stir()
     else:
         raise AssertionError(kind)
     machine.settle()
@@ -379,9 +440,10 @@ def note_taken(machine: Machine, call: Call, answer: Answer | None) -> None:
     )
     if call.method in ("PUT", "POST") and name.startswith("permit-") and answer is not None and answer.ok:
         assert machine.child is not None
-        work = parse_request(machine.child.text).begin
+        work = machine.child.request.begin
         assert work is not None
-        machine.said = (*machine.said, ("took", machine.name, work.generation, work.begins))
+        is_shut = machine.child.window not in ("", "open")
+        machine.said = (*machine.said, ("took", machine.name, work.generation, work.begins, is_shut))
 
 
 def respond(call: Call, how: str, store: CertStore) -> Answer | None:
@@ -430,6 +492,7 @@ def tell(machine: Machine, store: CertStore, move: Move) -> tuple[tuple[Any, ...
         there = store.objects[path]["status"]["conditions"][0]["status"] == "True"
         if there == machine.unready:
             store.node_is(machine.name, ready=not machine.unready)
+        store.shows(machine.name, machine.pod, machine.plugin)
         if move.kind == "gone":
             store.before.pop(path, None)
             del store.objects[path]

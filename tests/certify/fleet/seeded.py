@@ -112,4 +112,25 @@ SEEDED = (
         "used=False)\n",
         "fleet any --kinds pass",
     ),
+    Defect(
+        "a shut window is open",
+        f"{_CLUSTER}/rollout.py",
+        "        if found.open:\n",
+        "        if found.open or found.until:\n",
+        "fleet window --faults 0",
+    ),
+    Defect(
+        "nobody waits for pods that were Ready",
+        f"{_CLUSTER}/sync_plan.py",
+        "    is_over = now - member.worked_at >= member.rules.pod_seconds\n",
+        "    is_over = True\n",
+        "fleet pods --faults 0",
+    ),
+    Defect(
+        "a removal waits for no plugin",
+        f"{_CLUSTER}/member.py",
+        "        return ends - now\n",
+        "        return None\n",
+        "fleet successor --faults 0",
+    ),
 )

@@ -35,11 +35,11 @@ LEFT_OUT = frozenset(
 HORIZONS = {
     **dict.fromkeys(("due", "timers", "quiet_until", "retry_at", "locked_until", "_verify_at"), 0.0),
     **dict.fromkeys(("_resync_at", "_rescue_at", "_settings_at", "_now", "begun_at", "watched", "time"), 0.0),
-    **dict.fromkeys(
-        ("_answered_at", "_dead_since", "_runtime_since", "_invocation_since", "good_since"), 0.0
-    ),
+    **dict.fromkeys(("_answered_at", "_runtime_since", "_invocation_since", "good_since"), 0.0),
     **dict.fromkeys(("granted_at", "_granted_at", "denied_since", "_passes"), 60.0),
     "synced_at": 1.0,
+    "_dead_since": 20.0,
+    "silent_since": 61.0,
     "read_at": 10.0,
     "worked_at": 300.0,
     "since": 261.0,
@@ -47,6 +47,11 @@ HORIZONS = {
     "restarts": 3_601.0,
     "_returned_at": 3_601.0,
 }
+_OF_RESCUES = {
+    **dict.fromkeys(("_answered_at", "_runtime_since"), 21.0),
+    **dict.fromkeys(("_invocation_since", "good_since"), 61.0),
+}
+"""The same where relays fall silent."""
 _STARTS = re.compile(r"~starts~(\d+)~")
 _NAME = re.compile(r"node-(\d)")
 
@@ -75,6 +80,7 @@ class States:
     def __init__(self, fleet: Fleet) -> None:
         self.fleet = fleet
         self.site = Site(fleet.rules, Instant())
+        self._horizons = HORIZONS | (_OF_RESCUES if fleet.rescues else {})
         shared = frozenset({Site, Instant, FleetRules, Configuration, PodContext})
         self.describe = Describer(LEFT_OUT, shared)
         self.stores = Table(lambda store: self.describe(store.says()))
@@ -254,7 +260,7 @@ class States:
 
     def _told(self, store_at: int, node_at: int, move: Move) -> int:
         machine = self.nodes.values[node_at]
-        key = ("t", store_at, machine.name, machine.unready, move.kind == "gone")
+        key = ("t", store_at, machine.name, machine.shows, move.kind == "gone")
 
         def make() -> int:
             store = self.stores.values[store_at].copy()
@@ -286,7 +292,7 @@ class States:
         return self.stores.add(self.stores.values[number].later(seconds))
 
     def _node_later(self, number: int, seconds: float) -> int:
-        text, time = passing(seconds, HORIZONS)
+        text, time = passing(seconds, self._horizons)
         machine = self._change(self.nodes.values[number], text, time)
         moves.end_late_sync(machine)
         return self._add(machine)

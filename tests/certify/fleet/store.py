@@ -9,13 +9,13 @@ from typing import Any
 
 from installer.cluster.kubeapi import Answer
 from installer.cluster.leases import Permit, permit_name, read_permits
-from installer.model.fleet import BREAKER, FleetRules
+from installer.model.fleet import BREAKER, REMOVAL, FleetRules
 from installer.model.hold import PAUSE_ANNOTATION
 from installer.model.instant import parse_time
 from installer.operator.rollout_view import read_leases, to_retry
 from tests.certify.values import EPOCH, HORIZON, NOW, Copier, move_stamp, passing
 from tests.faults.fleets.sim import SimStore
-from tests.lib.fleet_bench import LEASES, Objects
+from tests.lib.fleet_bench import LEASES, PODS, Objects
 from tests.lib.throwaway.apiserver import merge
 
 VERSION = re.compile(r"~([a-z]+(?:-\w+)?)\.(\d+)~")
@@ -26,13 +26,15 @@ _OVER = 61.0  # seconds after its end, when a permit is over by every clock
 
 class CertStore(SimStore):
     """`generation` is what the DaemonSet asks for. `since`: when each generation was stopped, the fleet
-    (`fleet`) and each node were paused. `before` has Nodes as they were, for a cache that lags. `taken` are
-    the versions that somebody remembers, so that a new one is new to all; None: no version comes twice."""
+    (`fleet`) and each node were paused, a plugin has served each node. `before` has Nodes as they were, for a
+    cache that lags. `taken` are the versions that somebody remembers, so that a new one is new to all; None:
+    no version comes twice."""
 
     def __init__(self, clock: Any) -> None:
         self.since: dict[str, float] = {}
         self.before: dict[str, Any] = {}
         self.taken: frozenset[str] | None = frozenset()
+        self.resource, self.enough = "", 1
         super().__init__(clock)
         self._epoch = EPOCH - NOW
         self.generation = ""
@@ -98,9 +100,34 @@ class CertStore(SimStore):
 
     def node_is(self, name: str, *, ready: bool) -> None:
         path = f"/api/v1/nodes/{name}"
-        status = {"conditions": [{"type": "Ready", "status": str(ready)}]}
-        self.before[path] = self.objects[path]
-        self.objects[path] = {**self.objects[path], "status": status}
+        there = self.before[path] = self.objects[path]
+        status = {**there["status"], "conditions": [{"type": "Ready", "status": str(ready)}]}
+        self.objects[path] = {**there, "status": status}
+
+    def successor(self, namespace: str) -> None:
+        """The resource of an NRI plugin that is to follow on all nodes; none if there is no namespace."""
+        if namespace:
+            self.resource = f"/apis/config.nri/v1alpha1/namespaces/{namespace}/topologyawarepolicies/default"
+            metadata = {"name": "default", "namespace": namespace, "generation": 1}
+            self.put(self.resource, {"kind": "TopologyAwarePolicy", "metadata": metadata})
+
+    def shows(self, node: str, pod: str, plugin: str) -> None:
+        """How its pod with a readiness probe is, if there is one, and what the plugin says of the node."""
+        path, is_ready = f"{PODS}/pod-{node}", pod == "ready"
+        there = self.objects.get(path)
+        if there is not None and there["status"]["containerStatuses"][0]["ready"] != is_ready:
+            status = {
+                "phase": "Running",
+                "containerStatuses": [{"ready": is_ready, "state": {"running": {}}}],
+            }
+            self.objects[path] = {**there, "status": status}
+        if plugin and self.resource in self.objects:
+            there = self.objects[self.resource]
+            says = {"status": plugin, "generation": 1} | ({"errors": "no"} if plugin != "Success" else {})
+            nodes = {**there.get("status", {}).get("nodes", {}), node: says}
+            self.objects[self.resource] = {**there, "status": {"nodes": dict(sorted(nodes.items()))}}
+            if plugin == "Success":
+                self.since.setdefault(f"served {node}", self._clock.now)
 
     def is_node_paused(self, name: str, *, paused: bool) -> None:
         path = f"/api/v1/nodes/{name}"
@@ -136,14 +163,16 @@ class CertStore(SimStore):
         return [permit for permit in self.permits() if permit.is_held(self.now)]
 
     def watch_breakers(self) -> None:
-        """Note since when a generation is stopped: here one failure is enough. By what the Lease says, and
+        """Note since when a generation is stopped: by `enough` failures. By what the Lease says, and
         not by what the program makes of it."""
         for lease in self.leases_there():
             name = lease["metadata"]["name"]
             if name.startswith("breaker-"):
                 generation = name.removeprefix("breaker-")
                 says = self.breaker(generation)
-                self._notes(f"stopped {generation}", says is None or bool(says.get("failures")))
+                self._notes(
+                    f"stopped {generation}", says is None or len(says.get("failures", ())) >= self.enough
+                )
 
     def breaker(self, generation: str) -> dict[str, Any] | None:
         """What the circuit breaker says; empty if there is none, None if nobody understands it."""
@@ -155,6 +184,18 @@ class CertStore(SimStore):
         except ValueError:
             return None
         return found
+
+    def is_new(self, node: str) -> bool:
+        """Whether the node has joined during the certificate's time."""
+        metadata = self.objects.get(f"/api/v1/nodes/{node}", {}).get("metadata", {})
+        return parse_time(metadata.get("creationTimestamp")) > EPOCH - 2 * HORIZON
+
+    def unserved(self) -> list[str]:
+        """Nodes that say that they have left, and no plugin has served them since."""
+        canaries = (self.breaker(REMOVAL) or {}).get("canaries", {})
+        return [
+            node for node, each in canaries.items() if each.get("done") and f"served {node}" not in self.since
+        ]
 
     def has_forgotten(self) -> bool:
         """Whether a permit has expired that nobody has given back."""

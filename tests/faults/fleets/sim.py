@@ -22,7 +22,7 @@ from installer.daemon.outcome import Outcome
 from installer.daemon.policy import BUSY
 from installer.daemon.poller import PollSnapshot
 from installer.model.daemon import Installed
-from installer.model.fleet import FleetRules, PlannedWork
+from installer.model.fleet import REMOVAL, FleetRules, PlannedWork
 from installer.model.host import UnitState
 from tests.faults.fleets.sim_loop import SimLoop
 from tests.faults.fleets.watcher import Watcher
@@ -38,12 +38,13 @@ _MIN_READY = 15.0  # minReadySeconds of the DaemonSet
 @dataclass(frozen=True, slots=True)
 class Nature:
     """What a node is like. `takes`: seconds of a pass that restarts kubelet. `bad`: generations that fail
-    here. `skew`: of its clock."""
+    here. `skew`: of its clock. `light`: none restarts kubelet."""
 
     takes: float = 20.0
     bad: frozenset[str] = frozenset()
     skew: float = 0.0
     canary: bool = False
+    light: bool = False
 
 
 _FAILED = Outcome(5, True, remembered=True, rolled_back=True, restarts=1, reason="it does not start")
@@ -124,7 +125,8 @@ class MemoryFiles:
 
 class SimNode:
     """A host, its kubelet, and its pod. It is also the API server as this node sees it: each request counts.
-    `hold` is a person's or the daemon's, `blind` says why the host cannot be looked at. `boots` counts what
+    `silent`: the relay does not answer; `rescued`: the daemon has taken kubelet off it. `hold` is a person's
+    or the daemon's, `blind` says why the host cannot be looked at. `boots` counts what
     has ended everything on it, `starts` those of kubelet, `asked` its requests."""
 
     def __init__(self, fleet: SimFleet, number: int, nature: Nature) -> None:
@@ -133,12 +135,13 @@ class SimNode:
         self.files = MemoryFiles()
         self.installed = ""
         self.failed: set[str] = set()  # generations that are not retried
-        self.drifted = False
+        self.drifted = self.silent = self.rescued = False
         self.hold = self.blind = ""
         self.busy = False
         self.is_dead = False
         self.starts = self.boots = self.pods = self.asked = 0
         self.watcher: Watcher | None = None
+        self.action = Action.INSTALL  # the last one
         self.unread: tuple[Action, Outcome] | None = None  # a pass that ended while there was no daemon
         self.pod_generation = ""
         fleet.store.node(self.name, canary=nature.canary)
@@ -196,14 +199,14 @@ class SimNode:
     # -- the host ---------------------------------------------------------------------------------
 
     def look(self, generation: str) -> PollSnapshot:
-        good = bool(self.installed) and not self.drifted
+        good = bool(self.installed) and not (self.drifted or self.rescued)
         return PollSnapshot(
             inputs=(generation,),
             files=(self.installed, "edited" if self.drifted else ""),
             units=(self.starts,),
             proxy=PROXY if self.installed else UnitState("p"),
             kubelet=KUBELET,
-            relay=bool(self.installed),
+            relay=bool(self.installed) and not self.silent,
             on_relay=good,
             hold=self.hold,
             blind=self.blind,
@@ -214,9 +217,24 @@ class SimNode:
         self.hold = why
         return 0.1, Outcome(0)
 
+    def restart_proxy(self) -> tuple[float, Outcome]:
+        """Seconds and end of a restart of the proxy, which does not help."""
+        return 0.1, Outcome(0)
+
+    def rescue(self, why: str) -> tuple[float, Outcome]:
+        """Seconds and end of a pass that takes kubelet off the relay."""
+        self.busy, self.rescued, self.hold = True, True, self.hold or why
+        self.starts += 1
+        return self.nature.takes, Outcome(0, True, restarts=1)
+
+    def lacks(self, generation: str) -> bool:
+        """Whether it does not run that on the relay; of a removal: whether it runs anything."""
+        wanted = "" if generation == REMOVAL else generation
+        return self.installed != wanted or self.drifted or self.rescued
+
     def plan(self, generation: str) -> tuple[float, Outcome]:
         """Seconds and end of a look at what a pass would do."""
-        pending = self.installed != generation or self.drifted
+        pending = self.lacks(generation)
         if self.installed != generation and generation in self.failed:
             return _LOOK_SECONDS, replace(_NOT_AGAIN, fleet_generation=generation)
         return _LOOK_SECONDS, Outcome(3, reason="pending: kubelet") if pending else Outcome(0)
@@ -225,26 +243,30 @@ class SimNode:
         """Seconds and end of a pass. `asks`: what it may not do unasked."""
         if self.busy:
             return 0.1, Outcome(BUSY)
-        if self.installed == generation and not self.drifted:
-            return _LOOK_SECONDS, Outcome(0, installed=Installed(generation), fleet_generation=generation)
-        begins = self.installed != generation
+        removes = generation == REMOVAL
+        done = Outcome(0, installed=None if removes else Installed(generation), fleet_generation=generation)
+        if not self.lacks(generation):
+            return _LOOK_SECONDS, done
+        begins = self.installed != generation if not removes else bool(self.fleet.rules.successor)
         if begins and generation in self.failed:
             return _LOOK_SECONDS, replace(_NOT_AGAIN, fleet_generation=generation)
-        if asks:
-            work = PlannedWork(generation, True, begins=begins, soaks=begins)
+        heavy = not self.nature.light
+        if asks == "all" or (asks and heavy):
+            work = PlannedWork(generation, heavy, begins=begins, soaks=begins and heavy, removes=removes)
             return _LOOK_SECONDS, replace(_KEPT, planned=work, fleet_generation=generation)
+        if not heavy:
+            return _LOOK_SECONDS, replace(done, changed=True)
         if not restarts_left:
             return _LOOK_SECONDS, replace(_KEPT, fleet_generation=generation)
         self.busy = True
         self.starts += 1
         if begins and generation in self.nature.bad:
             return self.nature.takes, replace(_FAILED, fleet_generation=generation)
-        done = Outcome(0, True, restarts=1, installed=Installed(generation), fleet_generation=generation)
-        return self.nature.takes, done
+        return self.nature.takes, replace(done, changed=True, restarts=1)
 
     def run(self, watcher: Watcher, action: Action, seconds: float, outcome: Outcome) -> None:
         """Let the pass that this daemon has begun end after these seconds."""
-        boots = self.boots
+        self.action, boots = action, self.boots
 
         def end() -> None:
             if self.boots == boots:
@@ -254,7 +276,7 @@ class SimNode:
 
     def end(self, began: Watcher, action: Action, outcome: Outcome) -> None:
         """A pass ends that this daemon has begun. The present one follows it to its end if it is worth it."""
-        self.finish(began.generation, outcome)
+        self.finish(action, began.generation, outcome)
         watcher = self.watcher
         followed = watcher is began or outcome.restarts > 0
         if watcher is not None and watcher.is_running and followed:
@@ -262,15 +284,16 @@ class SimNode:
         elif outcome.restarts:
             self.unread = (action, outcome)
 
-    def finish(self, generation: str, outcome: Outcome) -> None:
+    def finish(self, action: Action, generation: str, outcome: Outcome) -> None:
         if outcome.restarts:
             self.busy = False
             self.fleet.ended(self)
-            if outcome.code == 0:
-                self.installed, self.drifted, self.hold = generation, False, ""
-                self.fleet.arrived(self)
-            elif outcome.remembered:
-                self.failed.add(generation)
+        if outcome.changed and outcome.code == 0 and action is not Action.RESCUE:
+            self.installed = "" if generation == REMOVAL else generation
+            self.drifted, self.rescued, self.hold = False, False, ""
+            self.fleet.arrived(self)
+        elif outcome.restarts and outcome.remembered:
+            self.failed.add(generation)
 
     def die(self) -> None:
         """Its power fails, and all that ran there dies without a report."""

@@ -14,6 +14,8 @@ from installer.daemon.fleet import report_end, report_state
 from installer.daemon.outcome import Outcome
 from installer.daemon.policy import Policy
 from installer.daemon.poller import PollSnapshot
+from installer.model.fleet import REMOVAL
+from installer.model.names import Mode
 from tests.faults.fleets.sim_loop import LATENCY
 from tests.lib.fleet_bench import NAMESPACE
 
@@ -34,7 +36,9 @@ class Watcher:
         pod = f"{node.name}-{node.pods}"
         ours, annotates = "cri-resmgr-installer", node.fleet.annotates
         context = PodContext("", 0, "", node.name, pod, "kube-system", ours, annotates, NAMESPACE)
-        self.policy = Policy(Configuration(rules=node.fleet.rules), node.fleet.chance, self.clock.now)
+        mode = Mode.REMOVE if generation == REMOVAL else Mode.INSTALL
+        configuration = Configuration(mode, rules=node.fleet.rules)
+        self.policy = Policy(configuration, node.fleet.chance, self.clock.now)
         self.cluster = ClusterClient(
             context,
             lambda _event: None,
@@ -51,7 +55,7 @@ class Watcher:
         self._published: Any = None
         self.cluster.begin(self.loop, self.stir)
         if node.busy or node.unread:  # a pass outlives its pod: it is followed to its end
-            self.policy.begun(Decision(Action.INSTALL), self._look(), by_another=True)
+            self.policy.begun(Decision(node.action), self._look(), by_another=True)
         if node.unread:
             unread, node.unread = node.unread, None
             self.loop.after(LATENCY, partial(self.ended, *unread))
@@ -110,9 +114,14 @@ class Watcher:
             seconds, outcome = self.node.set_hold(decision.why)
         elif decision.action is Action.PLAN:
             seconds, outcome = self.node.plan(self.generation)
+        elif decision.action is Action.RESTART_PROXY:
+            seconds, outcome = self.node.restart_proxy()
+        elif decision.action is Action.RESCUE:
+            seconds, outcome = self.node.rescue(decision.why)
         else:
             seconds, outcome = self.node.work(self.generation, decision.ask_first, self.policy.restarts_left)
-        if outcome.restarts and not decision.is_return:
+        is_planned = decision.action is not Action.RESCUE and not decision.is_return
+        if is_planned and (outcome.restarts or outcome.changed):
             self.node.fleet.began(self.node, permitted, self.generation)
         self.node.run(self, decision.action, seconds, outcome)
 
