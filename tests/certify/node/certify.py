@@ -17,28 +17,31 @@ from typing import NamedTuple
 import installer.node
 from tests.certify.branches import Branches, Ways
 from tests.certify.node.engine import Found, certify
-from tests.certify.node.starts import FACTORS, Ground, Start, all_starts, describe, repairs
+from tests.certify.node.holds import rescue
+from tests.certify.node.starts import FACTORS, RARE_WAYS, Ground, Start, all_starts, describe, repairs
 from tests.certify.node.targets import INSTALL, REMOVAL, TARGETS, Target
 from tests.certify.node.walks import Walk, all_walks, walk
 
 NODE = Path(str(installer.node.__file__)).parent
 _SHOWN = 4  # defects of each way
 _OF_REPAIRS = {1: 5, 2: 1, 3: 1}
+_OF_RARE = {1: 11, 2: 1, 3: 1}
 _WALKS = {1: 30, 2: 300, 3: 3000}
 
 
 class Job(NamedTuple):
-    """One start and one target, of which only each so many cuts are tried; or a walk."""
+    """One start and one target, of which only each so many cuts are tried; or a walk, or a rescue."""
 
     start: Start
     target: Target
     walk: Walk = ()
     every: int = 1
+    rescues: bool = False  # instead of the target, kubelet is held
 
     def __str__(self) -> str:
         if self.walk:
             return f"walk: {', '.join(target.name for target in self.walk)}"
-        return f"{describe(self.start)} -> {self.target.name}"
+        return f"{describe(self.start)} -> {'rescue' if self.rescues else self.target.name}"
 
 
 class Asked(NamedTuple):
@@ -53,6 +56,11 @@ def all_jobs(bound: int) -> list[Job]:
     ways += [
         Job(start, target, every=_OF_REPAIRS[bound]) for start in repairs() for target in (INSTALL, REMOVAL)
     ]
+    ways += [
+        Job(start, target, every=_OF_RARE[bound])
+        for start, targets in RARE_WAYS.items()
+        for target in targets
+    ]
     return [*ways, *(Job((), each[-1], each) for each in all_walks(_WALKS[bound]))]
 
 
@@ -65,7 +73,11 @@ def carry_out(job: Job, ground: Ground, every: int = 1) -> Found:
     """All of one job."""
     if job.walk:
         return walk(ground, job.walk)
-    return certify(ground, job.start, job.target, every=every * job.every)
+    if job.rescues:
+        return rescue(ground, job.start)
+    # An earlier installation whose proxy is broken leads no boot to a kubelet that works, whatever we do.
+    power = not {("former", "earlier"), ("nature", "broken")} <= {*job.start}
+    return certify(ground, job.start, job.target, every=every * job.every, power=power)
 
 
 def main(arguments: list[str]) -> int:

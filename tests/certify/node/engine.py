@@ -14,12 +14,12 @@ from installer.model import paths
 from installer.model.event import silent
 from installer.model.plan import Assessment
 from installer.node.reconcile import preview, reconcile
-from tests.certify.node.rules import ENDED_WELL, Run, Step, broken, difference
+from tests.certify.node.rules import ENDED_WELL, Run, Step, broken, difference, took_over
 from tests.certify.node.starts import Ground, Start, describe, is_usual
-from tests.certify.node.targets import FORMERS, REMOVAL, Target
+from tests.certify.node.targets import FORMERS, RARE, REMOVAL, Target, without_earlier
 from tests.certify.node.world import LOOK, Moment, World, lay
 from tests.faults.disks.crash import Disk, Tree
-from tests.faults.disks.node import DROP_IN, KUBELET
+from tests.faults.disks.node import DROP_IN, KUBELET, program
 from tests.faults.disks.recorder import Operation, Verb
 
 
@@ -69,6 +69,8 @@ def attempt(world: World, request: Request) -> str:
 def watch(world: World, request: Request, target: Target, disk: Tree | None, *, foresees: bool = True) -> Run:
     """The same, seen whole."""
     before, steps = world.keep(), list[Step]()
+    if disk is not None and took_over(before.tree):
+        disk = without_earlier(disk)
     world.effects.clear()
     foreseen: Assessment | None = None
     error: InstallerError | None = None
@@ -137,7 +139,7 @@ def _as_fresh(ground: Ground, target: Target, run: Run) -> Iterator[str]:
 def _otherwise(ground: Ground, cut: Cut, start: Start, origin: Tree | None) -> Iterator[str]:
     """Somebody starts the proxy, which reads what lies there; then they have thought better of it: the
     installation before is asked for again, or all of it has to go."""
-    former = FORMERS[dict(start).get("former", next(iter(FORMERS)))]
+    former = {**FORMERS, **RARE}[dict(start).get("former", next(iter(FORMERS)))]
     for target in (*former.installed[-1:], REMOVAL):
         world = ground.world(cut.moment)
         unit = world.systemd.unit(paths.PROXY_UNIT)
@@ -283,6 +285,10 @@ def _unlike(run: Run, uncut: Run, wanted: dict[str, object], *, lost: bool) -> l
     if lost:
         moved = uncut.jobs("restart", KUBELET) and not (uncut.undone or uncut.removes)
         wanted, found = (_after_a_boot(one, kubelet=bool(moved)) for one in (wanted, found))
+        if run.after.content(paths.BINARY) == program("theirs"):  # which is enabled: the boot has started it
+            for one in (wanted, found):
+                one.pop(paths.PROXY_UNIT, None)
+                one.pop(f"{paths.PROXY_UNIT} runs", None)
     if run.unattended and run.after.on_relay:  # it leaves a hold that is no run's to the daemon
         wanted, found = ({**one, paths.HOLD: None} for one in (wanted, found))
     if run.undone:
@@ -384,5 +390,5 @@ def _cache(raw: bytes) -> object:
 
 def _knows_all(start: Start) -> bool:
     """Whether the removal can be exact: nobody has changed what it would give back."""
-    harmless = {"proxy", "kubelet", "endpoint", "hold", "who", "containers", "former", "reloaded"}
+    harmless = {"proxy", "kubelet", "endpoint", "hold", "who", "containers", "former", "reloaded", "nature"}
     return all(factor in harmless and value not in ("masked", "missing") for factor, value in start)

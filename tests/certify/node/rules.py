@@ -12,15 +12,16 @@ from typing import Any, NamedTuple
 from installer.inputs.systemd_syntax import parse_environment_file
 from installer.model import paths
 from installer.model.plan import Assessment, StepKind
-from tests.certify.node.world import LOOK, SHARES, Effect, Moment
+from tests.certify.node.world import LOOK, NATURE, SHARES, SLOW, Effect, Moment
 from tests.faults.disks.crash import Entry, Tree
-from tests.faults.disks.node import DROP_IN, KUBELET
+from tests.faults.disks.node import BASE_ENVIRONMENT, DROP_IN, KUBELET
 from tests.faults.disks.recorder import Verb
 
 OF_OURSELVES = (paths.OUR_STATE, paths.OUR_RUNTIME)
 _OF_THE_PROXY = (*paths.PROXY_STATE, "/var/run/cri-resmgr")
 _NOT_UNDONE = (paths.OUR_STATE, paths.PROXY_STATE[0])
 _FILE = Entry("f", 0)
+_HOPELESS = (b"broken", b"too slow")  # what a proxy may be so that a rollback fails, too
 _SHOWN = 200  # characters of what differs
 # Its text may differ in a deadline; a file that no line of the unit names is not read.
 _NOT_ALONE = (paths.PROXY_UNIT_FILE, paths.EXTRA_OPTIONS)
@@ -112,6 +113,7 @@ def _plan_is_the_truth(run: Run) -> Iterator[str]:
         elif effect.verb in ("restart", "stop"):
             said = (effect.verb, effect.target) in jobs or (effect.target == paths.PROXY_UNIT and starts)
             said = said or (effect.verb == "stop" and ("restart", effect.target) in jobs)
+            said = said or (effect.target == KUBELET and _leaves(run))
             if not said:
                 yield f"{effect}, which the plan does not say"
     if run.ended in ("changed", "left some"):
@@ -156,10 +158,11 @@ def _mildest(run: Run) -> Iterator[str]:
             or kubelet.generation != wanted
             or run.before.process(paths.PROXY_UNIT) is None  # it hangs on a dead relay
             or not run.before.units[KUBELET].running
+            or _leaves(run)
         )
         if not why:
             yield "kubelet was restarted, though neither its generation nor its endpoint differed"
-    left = (run.foreseen is not None and run.foreseen.plan.leaves_if_slow != "") or bool(run.before.armed)
+    left = _may_leave(run) or bool(run.before.armed)
     if len(restarts) > 1 and not left:
         yield f"kubelet was restarted {len(restarts)} times"
     proxy = run.before.process(paths.PROXY_UNIT)
@@ -172,9 +175,20 @@ def _mildest(run: Run) -> Iterator[str]:
             or bool(_record(run.before.tree).get("owed"))
             or run.before.tree.get(paths.PROXY_CACHE) != run.after.tree.get(paths.PROXY_CACHE)
             or paths.CONTAINERS_UNKNOWN in run.before.tree
+            or not run.before.proxy_answers
         )
         if not why:
             yield "the proxy was restarted, though nothing that it was started from differed"
+
+
+def _may_leave(run: Run) -> bool:
+    """Whether the plan says that kubelet leaves the relay if the proxy starts slowly."""
+    return run.foreseen is not None and run.foreseen.plan.leaves_if_slow != ""
+
+
+def _leaves(run: Run) -> bool:
+    """Whether the plan says so, and the proxy does start slowly."""
+    return _may_leave(run) and run.before.content(NATURE) in SLOW
 
 
 def _no_dead_relay(run: Run) -> Iterator[str]:
@@ -188,7 +202,8 @@ def _no_dead_relay(run: Run) -> Iterator[str]:
             answered = effect.ended == "yes"
         elif (effect.verb, effect.target) == ("restart", KUBELET) and after.on_relay and not answered:
             yield "kubelet was moved to a relay that had not answered"
-    if run.after.on_relay and run.after.process(paths.PROXY_UNIT) is None and run.ended != "refused":
+    dead = run.after.on_relay and run.after.process(paths.PROXY_UNIT) is None
+    if dead and run.ended != "refused" and not _is_anothers(run):
         yield "kubelet stays on a relay whose proxy is dead"
     if run.before.process(KUBELET) and run.after.process(KUBELET) is None:
         yield "kubelet runs no more"
@@ -259,7 +274,7 @@ def _restored(run: Run) -> Iterator[str]:
         )
         if lost and (b"cri-resmgr-installer" not in entry.content[:512] or b"edited" in entry.content):
             yield f"what somebody had at {path} is lost"
-    if run.removes and run.ended in ENDED_WELL and run.after.on_relay:
+    if run.removes and run.ended in ENDED_WELL and run.after.on_relay and not _is_anothers(run):
         yield "after the removal kubelet is on the relay"
     if run.disk is not None and run.removes and run.ended in ENDED_WELL:
         left = _disk_of(run.after.tree)
@@ -268,7 +283,17 @@ def _restored(run: Run) -> Iterator[str]:
         }
         if left.keys() - run.disk.keys() == {paths.OUR_STATE}:  # with edits in it
             del left[paths.OUR_STATE]
+        if (
+            left.keys() & run.disk.keys() & {paths.PROXY_CACHE}
+        ):  # of an earlier proxy, and ours has written it
+            left[paths.PROXY_CACHE] = run.disk[paths.PROXY_CACHE]
         yield from (f"after the removal {why}" for why in difference(left, _disk_of(run.disk)))
+
+
+def _is_anothers(run: Run) -> bool:
+    """Whether kubelet is on the relay of an installation that nobody has asked us to take over."""
+    named = paths.RELAY_ENDPOINT.encode() in (run.before.content(BASE_ENVIRONMENT) or b"")
+    return named and not _record(run.before.tree).get("owned")
 
 
 def _nothing_forgotten(run: Run) -> Iterator[str]:
@@ -295,7 +320,8 @@ def _rolled_back(run: Run) -> Iterator[str]:
     if not run.undone:
         return
     if run.ended == "rollback failed":
-        yield "the rollback failed"
+        yield from _rescued(run) if run.before.content(NATURE) in _HOPELESS else ["the rollback failed"]
+        return
     failed = set(_record(run.after.tree).get("failed", {}))
     generation = run.foreseen.plan.desired.generation if run.foreseen else ""
     if run.remembers:
@@ -323,8 +349,17 @@ def _rolled_back(run: Run) -> Iterator[str]:
         yield from (f"after a first installation that failed {why}" for why in difference(found, wanted))
     restarts = [number for number, one in enumerate(run.steps) if one in run.jobs("restart", KUBELET)]
     fails = [number for number, one in enumerate(run.steps) if one.effect.ended == "failed"]
-    if run.before.process(KUBELET) and restarts and fails and min(restarts) > fails[0]:
+    moved = run.before.process(KUBELET) and restarts and fails and min(restarts) > fails[0]
+    if moved and not _leaves(run):
         yield from _moved_needlessly(run)
+
+
+def _rescued(run: Run) -> Iterator[str]:
+    """No proxy starts any more: kubelet serves without it, until a run succeeds."""
+    if run.after.on_relay and not run.after.proxy_answers:
+        yield "kubelet stays on a relay that does not answer"
+    if not run.after.on_relay and DROP_IN in run.before.tree and paths.HOLD not in run.after.tree:
+        yield "nothing holds kubelet on its base endpoint"
 
 
 def _is_somewhat_ours(tree: Tree) -> bool:
@@ -413,8 +448,10 @@ def _written_by_us(run: Run) -> set[str]:
     """The digests that the record knows as ours, in any of its states during the run."""
     found: set[str] = set()
     for tree in (run.before.tree, run.after.tree, *(one.after.tree for one in run.steps)):
-        for owned in _record(tree).get("owned", {}).values():
+        for path, owned in _record(tree).get("owned", {}).items():
             found.update(owned.get("wrote", ()))
+            if path == BASE_ENVIRONMENT:  # repaired by a takeover, and not somebody's
+                found.add(owned["before"]["digest"])
     return found
 
 
@@ -433,6 +470,12 @@ def _record(tree: Tree) -> dict[str, Any]:
         except ValueError:
             _records[entry.content] = {}
     return _records[entry.content]
+
+
+def took_over(tree: Tree) -> bool:
+    """Whether the record describes an earlier installation as ours."""
+    owned = _record(tree).get("owned", {}).get(paths.BINARY)
+    return owned is not None and not owned["before"]["digest"]
 
 
 def _variables(content: bytes) -> dict[str, str]:

@@ -19,8 +19,22 @@ from installer.model.event import silent
 from installer.model.host import UnitState
 from installer.node.reconcile import reconcile
 from installer.node.record import dump_record, load_record
-from tests.certify.node.targets import FORMERS, Target
-from tests.certify.node.world import ELSEWHERE, MASK, Moment, World, lay
+from tests.certify.node.targets import (
+    BAD,
+    BAD_TAKEOVER,
+    FORMERS,
+    INSTALL,
+    POLICY,
+    RARE,
+    REFUSING,
+    REMOVAL,
+    REREAD,
+    TAKEOVER,
+    UPGRADE,
+    Target,
+    without_earlier,
+)
+from tests.certify.node.world import ELSEWHERE, MASK, NATURE, Moment, World, lay
 from tests.faults.disks.crash import Tree
 from tests.faults.disks.node import BASE_UNIT, DROP_IN, KUBELET, bare_node
 
@@ -132,6 +146,40 @@ def _fullest(
     return choose.choice([value for value in range(values) if gains[value] == max(gains)])
 
 
+_TWO = ("containers", "two")
+_TAKES = (TAKEOVER, BAD_TAKEOVER, INSTALL, REMOVAL)
+_STARTS_IT = (INSTALL, POLICY, UPGRADE, BAD, REMOVAL)
+
+
+def _nature(name: str, *others: tuple[str, str]) -> Start:
+    return (*others, ("nature", name))
+
+
+#: What is tried once: it needs a node of its own kind, or another proxy.
+RARE_WAYS: dict[Start, tuple[Target, ...]] = {
+    (("former", "earlier"),): _TAKES,
+    (("former", "earlier"), _TWO): _TAKES,
+    (("former", "packaged"),): _TAKES,
+    (("former", "unused"),): _TAKES,
+    (("former", "earlier"), ("proxy", "stopped")): _TAKES,
+    (("former", "taken over"),): (TAKEOVER, UPGRADE, BAD_TAKEOVER, REMOVAL),
+    _nature("broken", ("former", "earlier")): (TAKEOVER,),
+    _nature("broken"): _STARTS_IT,
+    _nature("broken", ("former", "nothing")): (INSTALL,),
+    _nature("slow", _TWO): _STARTS_IT,
+    _nature("slow", ("former", "nothing"), _TWO): (INSTALL,),
+    _nature("too slow", _TWO): _STARTS_IT,
+    _nature("too slow"): (UPGRADE,),
+    _nature("late", _TWO): (INSTALL, UPGRADE, REMOVAL),
+    _nature("late", ("former", "nothing"), _TWO): (INSTALL, REFUSING),
+    (("former", "forced"), _TWO): (REREAD,),
+    _nature("refuses", ("former", "forced"), _TWO): (REREAD,),
+    _nature("refuses", ("former", "forced")): (REREAD,),
+    (("endpoint", "base"), _TWO): (*_STARTS_IT, REFUSING),
+    (("endpoint", "base"), ("former", "nothing"), _TWO): (INSTALL, REFUSING),
+}
+
+
 class Ground:
     """Makes the starts, each at its own place below one directory."""
 
@@ -158,6 +206,8 @@ class Ground:
         if cache and world.read(paths.PROXY_CACHE):
             world.put(paths.PROXY_CACHE, None if cache == "missing" else b'{"Ver')
         self._units(world, given)
+        if nature := given.get("nature"):
+            world.put(NATURE, nature.encode())
         world.refresh()
         return world.keep(), bare
 
@@ -182,12 +232,14 @@ class Ground:
 
     def _former(self, name: str, containers: int) -> tuple[Moment, Tree]:
         if (name, containers) not in self._made:
-            former, root = FORMERS[name], self.directory / "node"
+            former, root = {**FORMERS, **RARE}[name], self.directory / "node"
             lay(former.bare(), root)
             world = World(root, containers=containers)
             bare = dict(world.tree)
             for target in former.installed:
                 self.run(world, target)
+            if former.installed:
+                bare = without_earlier(bare)
             self._made[name, containers] = world.keep(), bare
         return self._made[name, containers]
 

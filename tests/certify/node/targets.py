@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
 
 from installer.inputs.load import Request
-from installer.inputs.settings import KubeletSettings, Settings
+from installer.inputs.settings import KubeletSettings, ProxySettings, Settings
 from installer.model import paths
 from installer.model.names import Mode
 from tests.faults.disks.crash import Tree
-from tests.faults.disks.node import bare_node, program
+from tests.faults.disks.node import (
+    BASE_ENVIRONMENT,
+    RUNTIME,
+    bare_node,
+    earlier_node,
+    node_after_takeover,
+    packaged_node,
+    program,
+)
 
 _TOPOLOGY = "policy:\n  Active: topology-aware\n  ReservedResources:\n    cpu: 750m\n"
 _BALLOONS = "policy:\n  Active: balloons\n"
@@ -30,6 +38,8 @@ class Target:
     configs: tuple[tuple[str, str], ...] = (("fallback.cfg", _TOPOLOGY),)
     works: bool = True
     guard_seconds: int = 15
+    takes_over: bool = False
+    adopts: bool = True
 
     @property
     def removes(self) -> bool:
@@ -48,7 +58,9 @@ class Target:
                 (configs / name).write_text(content)
         kubelet = KubeletSettings(settle_seconds=1, guard_seconds=self.guard_seconds)
         mode = Mode.REMOVE if self.removes else Mode.INSTALL
-        return Request(mode, Settings(kubelet=kubelet), made, configs, unattended=unattended)
+        proxy = ProxySettings(existing_containers="adopt" if self.adopts else "refuse")
+        settings = Settings(kubelet=kubelet, proxy=proxy)
+        return Request(mode, settings, made, configs, unattended=unattended, take_over=self.takes_over)
 
 
 INSTALL = Target("install")
@@ -58,6 +70,9 @@ REREAD = Target("reread", configs=(("force.cfg", _FORCE), ("EXTRA_OPTIONS.cfg", 
 UPGRADE = Target("upgrade", "two")
 SETTINGS = Target("other settings", guard_seconds=20)
 BAD = Target("bad upgrade", "three", works=False)
+TAKEOVER = Target("takeover", takes_over=True)
+BAD_TAKEOVER = Target("bad takeover", "three", works=False, takes_over=True)
+REFUSING = Target("refusing", adopts=False)
 REMOVAL = Target("removal", None)
 TARGETS = (INSTALL, POLICY, FORCED, UPGRADE, BAD, REMOVAL)
 
@@ -82,3 +97,29 @@ FORMERS = {
     "a clean node": Former(clean_node),
     "forced": Former(clean_node, (INSTALL, FORCED)),
 }
+
+
+def unused_node() -> Tree:
+    """Upstream's release, and a kubelet that does not use it."""
+    kubelet = "/etc/default/kubelet"
+    return {**earlier_node(), kubelet: bare_node()[kubelet]}
+
+
+#: Of which not every start is tried.
+RARE = {
+    "earlier": Former(earlier_node),
+    "packaged": Former(packaged_node),
+    "unused": Former(unused_node),
+    "taken over": Former(earlier_node, (TAKEOVER,)),
+}
+
+
+def without_earlier(disk: Tree) -> Tree:
+    """What a removal leaves of it, once an earlier installation on it was taken over; any other as it is."""
+    found = disk.get(paths.BINARY)
+    if found is None or found.content != program("theirs"):
+        return disk
+    kubelet = disk[BASE_ENVIRONMENT]
+    own = {path: entry for path, entry in disk.items() if path.startswith("/usr") and entry.kind == "d"}
+    repaired = kubelet.content.replace(paths.RELAY_ENDPOINT.encode(), RUNTIME.encode())
+    return {**node_after_takeover(), **own, BASE_ENVIRONMENT: replace(kubelet, content=repaired)}

@@ -8,10 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.certify.node.certify import Job, all_jobs, carry_out, memory
+from tests.certify.branches import Branches
+from tests.certify.node.certify import Job, all_jobs, all_of, carry_out, memory, modules
 from tests.certify.node.defects import DEFECTS, Defect, find
 from tests.certify.node.starts import FACTORS, Ground, cover
 from tests.certify.node.targets import INSTALL
+from tests.certify.node.unreached import unlisted
 from tests.certify.node.world import World, lay
 from tests.faults.disks.crash import read_tree
 from tests.faults.disks.node import bare_node
@@ -40,6 +42,15 @@ def test_every_start_ends_as_an_uncut_run_of_it_wherever_it_is_cut(part: int) ->
 def test_each_seeded_defect_is_found(defect: Defect, tmp_path: Path) -> None:
     said = find(defect, tmp_path)
     assert ": R" in said or "it ends" in said, "nothing was found"
+
+
+@pytest.mark.long
+def test_every_branch_that_is_not_reached_has_a_reason() -> None:
+    branches = Branches(modules())
+    for found, ways in all_of(all_jobs(1), 60, covers=True):
+        assert not found.faults
+        branches.add(ways)
+    assert not unlisted(list(branches.missed()))
 
 
 @pytest.mark.parametrize("strength", [1, 2])

@@ -54,6 +54,12 @@ _PROXY_ENVIRONMENT = f"{paths.OUR_RUNTIME}/proxy.env"
 _FREE = CgroupState("0-1", "0", "0-1", "0", shares=SHARES)
 _CREATION: dict[str, int | str] = {"cpu_shares": SHARES}
 MASK = "/dev/null"
+NATURE = "/srv/nature"
+"""How the proxy behaves on this node, in a word: `broken`: no start of it succeeds; `slow`: it answers so
+late that kubelet must not hang on it; `too slow`: later than it may; `refuses`: what it is signalled to read
+again; `late`: a container is created while it starts."""
+_GUARD_SECONDS = 15.0
+SLOW = {b"slow": 14.0, b"too slow": 400.0}  # seconds
 _ACTIVE = re.compile(rb"^ *Active: *([a-z-]+)", re.MULTILINE)
 
 
@@ -95,6 +101,7 @@ class Moment:
     running: tuple[RunningContainer, ...] = ()
     read: Mapping[int, Read] = field(default_factory=dict)  # what each process was started from
     loaded: Mapping[str, Read] = field(default_factory=dict)  # what systemd has loaded each unit from
+    answers: Mapping[int, float] = field(default_factory=dict)  # from when on each process does
 
     def process(self, unit: str) -> ProcessState | None:
         return self.processes.get(self.units[unit].main_pid) if unit in self.units else None
@@ -103,6 +110,11 @@ class Moment:
     def on_relay(self) -> bool:
         process = self.process(KUBELET)
         return process is not None and process.uses_relay
+
+    @property
+    def proxy_answers(self) -> bool:
+        proxy = self.units[paths.PROXY_UNIT].main_pid
+        return proxy in self.processes and self.time >= self.answers.get(proxy, 0.0)
 
     def content(self, path: str) -> bytes | None:
         """Of the file at that path; None if there is none."""
@@ -193,6 +205,7 @@ class World(Node):
         self.on_effect: Callable[[Effect], None] = lambda _effect: None
         self.traces = False
         self.started_from: dict[int, Read] = {}
+        self.answers: dict[int, float] = {}
         self._moment = moment
         self._containers = containers
         self._names: dict[str, list[str]] = {}
@@ -205,7 +218,8 @@ class World(Node):
         self.fake.cri.sockets = {RUNTIME: CONTAINERD, paths.RELAY_ENDPOINT: self._answer}
         self.fake.validator.on_see = self._see_containers
         self.systemd.on_kill = self._signalled
-        self.fake.clock.time = moment.time if moment else 0.0
+        if moment is not None:
+            self.fake.clock.time = moment.time
         self.tree = read_tree(root) if moment is None else moment.tree
         self._kept = moment is not None
         self.depth = 0
@@ -284,6 +298,7 @@ class World(Node):
             systemd.next_pid, systemd.armed = moment.next_pid, set(moment.armed)
             self.fake.processes.processes = dict(moment.processes)
             self.started_from = dict(moment.read)
+            self.answers = dict(moment.answers)
             self._loaded().update(moment.loaded)
             self._set_running(moment.running)
 
@@ -303,6 +318,10 @@ class World(Node):
         cri = self.fake.cri
         cri.running = tuple(containers)
         cri.ready_pods = {f"pod-{one.id}": ReadyPod(f"ns/{one.id}", 0.0) for one in cri.running}
+
+    def create_container(self, name: str) -> None:
+        if all(one.id != name for one in self.fake.cri.running):
+            self._set_running([*self.fake.cri.running, stranger(name)])
 
     def _loaded(self) -> dict[str, Read]:
         assert isinstance(self.systemd, _Systemd)
@@ -325,6 +344,7 @@ class World(Node):
             self.fake.cri.running,
             {pid: read for pid, read in self.started_from.items() if pid in alive},
             dict(self._loaded()),
+            {pid: time for pid, time in self.answers.items() if pid in alive},
         )
 
     def did(self, effect: Effect) -> None:
@@ -365,13 +385,32 @@ class World(Node):
 
     # -- what runs on it --------------------------------------------------------------
 
+    @property
+    def proxy_answers(self) -> bool:
+        now = self.fake.clock.time
+        return self.proxy_runs and now >= self.answers.get(self.systemd.unit(paths.PROXY_UNIT).main_pid, now)
+
+    def kubelet_healthy(self) -> bool:
+        return self.process(KUBELET) is not None and (self.proxy_answers or not self.on_relay)
+
+    def await_proxy(self, seconds: float) -> bool:
+        """As the guard does: whether it answers by then."""
+        clock, pid = self.fake.clock, self.systemd.unit(paths.PROXY_UNIT).main_pid
+        if not self.proxy_runs:
+            return False
+        clock.time = min(max(clock.time, self.answers.get(pid, 0.0)), clock.time + seconds)
+        return self.proxy_answers
+
     def _answer(self) -> RuntimeStatus | str:
-        who = CONTAINERD if self.proxy_runs else "no socket"
+        who = CONTAINERD if self.proxy_answers else "no socket"
         self.did(Effect(LOOK, "", ended="no" if isinstance(who, str) else "yes"))
         return who
 
     def _signalled(self, unit: str, _number: int) -> None:
         pid = self.systemd.unit(unit).main_pid
+        if self.read(NATURE) == b"refuses":
+            self.fake.journal.say(unit, "E: failed to reload configuration: it is refused")
+            return
         if paths.FORCE_CONFIG in self.started_from.get(pid, {}):
             reread = {paths.FORCE_CONFIG: self.read(paths.FORCE_CONFIG)}
             self.started_from[pid] = {**self.started_from[pid], **reread}
@@ -468,7 +507,7 @@ class World(Node):
         for name in ("kubelet.env", "kubelet.env.used", "relay-start"):
             (run / name).unlink(missing_ok=True)
         held = any(os.path.exists(f"{root}{path}") for path in paths.HOLDS)
-        if flag and not held and self.proxy_runs and (announced or not marked):
+        if flag and not held and (announced or not marked) and self.await_proxy(_GUARD_SECONDS):
             (run / "kubelet.env.used").write_text("composed\n")
             (run / "relay-start").write_text("0\n")
             return True
@@ -565,7 +604,9 @@ class _Systemd(NodeSystemd):
         binary, mode = world.read(paths.BINARY) or b"", world.fake.files.state(paths.BINARY).mode
         config = world.read(options.rpartition(" ")[2]) if options else None
         whole = binary.endswith(END) and BREAKS not in binary and mode & 0o100
-        if variables is None or not whole or not config or not _is_configuration(config) or world._torn():
+        sound = whole and config and _is_configuration(config) and not world._torn()
+        nature = world.read(NATURE) or b""
+        if variables is None or not sound or nature == b"broken":
             return "failed", failed(unit)
         unit = self.started(unit)
         argv = (paths.BINARY, *f"{options} {variables.get('RUNTIME_OPTIONS', '')}".split())
@@ -574,6 +615,10 @@ class _Systemd(NodeSystemd):
         inputs = (paths.BINARY, paths.PROXY_UNIT_FILE, paths.PROXY_ENVIRONMENT, paths.EXTRA_OPTIONS, argv[2])
         world.started_from[unit.main_pid] = {path: world.read(path) for path in inputs}
         world._see(world._policy(), everyone=False)
+        if nature in SLOW:
+            world.answers[unit.main_pid] = world.fake.clock.time + SLOW[nature]
+        if nature == b"late":
+            world.create_container("late")
         (world.fake.root / "run/cri-resmgr").mkdir(exist_ok=True)
         (world.fake.root / paths.PROXY_PID_FILE[1:]).write_text(f"{unit.main_pid}\n")
         return "done", unit

@@ -33,7 +33,7 @@ _PACKAGES = "/usr/lib/systemd/system"
 _PACKAGED_UNIT = f"{_PACKAGES}/{paths.PROXY_UNIT}"
 BASE_UNIT = f"{_UNIT_DIRECTORY}/{KUBELET}"
 _BASE_DROP_IN = f"{_UNIT_DIRECTORY}/{KUBELET}.d/10-kubeadm.conf"
-_BASE_ENVIRONMENT = "/etc/default/kubelet"
+BASE_ENVIRONMENT = "/etc/default/kubelet"
 DROP_IN = paths.drop_in(_UNIT_DIRECTORY, KUBELET)
 _ENABLED = f"{_UNIT_DIRECTORY}/multi-user.target.wants/{paths.PROXY_UNIT}"
 COMMAND = ("/usr/bin/kubelet", f"--container-runtime-endpoint={RUNTIME}")
@@ -63,10 +63,10 @@ def bare_node() -> Tree:
         "/run": directory,
         BASE_UNIT: file("[Service]\nExecStart=/usr/bin/kubelet\n[Install]\nWantedBy=multi-user.target\n"),
         _BASE_DROP_IN: file(
-            f"[Service]\nEnvironmentFile=-{_BASE_ENVIRONMENT}\nExecStart=\n"
+            f"[Service]\nEnvironmentFile=-{BASE_ENVIRONMENT}\nExecStart=\n"
             f"ExecStart={' '.join(COMMAND)} $KUBELET_EXTRA_ARGS\n"
         ),
-        _BASE_ENVIRONMENT: file("KUBELET_EXTRA_ARGS=--v=2\n"),
+        BASE_ENVIRONMENT: file("KUBELET_EXTRA_ARGS=--v=2\n"),
         posixpath.dirname(paths.FALLBACK_CONFIG): Entry("d", 0o750),
         paths.FALLBACK_CONFIG: file("policy:\n  Active: topology-aware\n", 0o640),
         paths.PROXY_ENVIRONMENT: Entry("l", 0, target="/etc/default/kubelet"),
@@ -91,7 +91,7 @@ def earlier_node() -> Tree:
         paths.PROXY_UNIT_FILE: file(UNIT.encode()),
         paths.PROXY_ENVIRONMENT: file(ENVIRONMENT.encode()),
         f"{paths.FALLBACK_CONFIG}.sample": file(b"# a sample\n"),
-        _BASE_ENVIRONMENT: file(_RELAY_ARGS.encode()),
+        BASE_ENVIRONMENT: file(_RELAY_ARGS.encode()),
     }
 
 
@@ -114,7 +114,7 @@ def node_after_takeover() -> Tree:
     gone = (paths.FALLBACK_CONFIG, posixpath.dirname(paths.FALLBACK_CONFIG), paths.PROXY_ENVIRONMENT)
     repaired = Entry("f", 0o644, _RELAY_ARGS.replace(paths.RELAY_ENDPOINT, RUNTIME).encode())
     return {path: entry for path, entry in bare_node().items() if path not in gone} | {
-        _BASE_ENVIRONMENT: repaired
+        BASE_ENVIRONMENT: repaired
     }
 
 
@@ -242,7 +242,7 @@ class NodeSystemd(FakeSystemd):
         text = self._node.read(DROP_IN)
         lines = tuple(unit_environment(text or b""))
         drop_ins = self.drop_ins if text is None else (*self.drop_ins, DROP_IN)
-        files = [(_BASE_ENVIRONMENT, True)]
+        files = [(BASE_ENVIRONMENT, True)]
         before = []
         for line in (text or b"").decode("utf-8", "replace").splitlines():
             key, _, value = line.partition("=-")
