@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from installer.inputs.systemd_syntax import parse_environment_file
 from installer.model import paths
 from installer.model.plan import Assessment, StepKind
-from tests.certify.node.world import LOOK, NATURE, SHARES, SLOW, Effect, Moment
+from tests.certify.node.world import LOOK, NATURE, REFUSES, SHARES, SLOW, Effect, Moment
 from tests.faults.disks.crash import Entry, Tree
 from tests.faults.disks.node import BASE_ENVIRONMENT, DROP_IN, KUBELET
 from tests.faults.disks.recorder import Verb
@@ -176,6 +176,7 @@ def _mildest(run: Run) -> Iterator[str]:
             or run.before.tree.get(paths.PROXY_CACHE) != run.after.tree.get(paths.PROXY_CACHE)
             or paths.CONTAINERS_UNKNOWN in run.before.tree
             or not run.before.proxy_answers
+            or (run.before.content(NATURE) == REFUSES and bool(run.jobs("signal", paths.PROXY_UNIT)))
         )
         if not why:
             yield "the proxy was restarted, though nothing that it was started from differed"
@@ -283,9 +284,7 @@ def _restored(run: Run) -> Iterator[str]:
         }
         if left.keys() - run.disk.keys() == {paths.OUR_STATE}:  # with edits in it
             del left[paths.OUR_STATE]
-        if (
-            left.keys() & run.disk.keys() & {paths.PROXY_CACHE}
-        ):  # of an earlier proxy, and ours has written it
+        if left.keys() & run.disk.keys() & {paths.PROXY_CACHE}:  # an earlier proxy's, and ours wrote it
             left[paths.PROXY_CACHE] = run.disk[paths.PROXY_CACHE]
         yield from (f"after the removal {why}" for why in difference(left, _disk_of(run.disk)))
 

@@ -58,6 +58,7 @@ NATURE = "/srv/nature"
 """How the proxy behaves on this node, in a word: `broken`: no start of it succeeds; `slow`: it answers so
 late that kubelet must not hang on it; `too slow`: later than it may; `refuses`: what it is signalled to read
 again; `late`: a container is created while it starts."""
+REFUSES = b"refuses"
 _GUARD_SECONDS = 15.0
 SLOW = {b"slow": 14.0, b"too slow": 400.0}  # seconds
 _ACTIVE = re.compile(rb"^ *Active: *([a-z-]+)", re.MULTILINE)
@@ -408,7 +409,7 @@ class World(Node):
 
     def _signalled(self, unit: str, _number: int) -> None:
         pid = self.systemd.unit(unit).main_pid
-        if self.read(NATURE) == b"refuses":
+        if self.read(NATURE) == REFUSES:
             self.fake.journal.say(unit, "E: failed to reload configuration: it is refused")
             return
         if paths.FORCE_CONFIG in self.started_from.get(pid, {}):
