@@ -67,7 +67,9 @@ class Branches:
         if not self._files:
             return {}
         with tempfile.NamedTemporaryFile(suffix=".json") as file:
-            self._coverage.json_report(outfile=file.name)
+            self._coverage.json_report(
+                morfs=self._files, outfile=file.name
+            )  # also those that nothing has run
             found: dict[str, Any] = json.load(file)["files"]
         return found
 

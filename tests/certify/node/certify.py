@@ -17,7 +17,7 @@ from typing import NamedTuple
 import installer.node
 from tests.certify.branches import Branches, Ways
 from tests.certify.node.engine import Found, certify
-from tests.certify.node.holds import rescue
+from tests.certify.node.holds import RESCUES, rescue
 from tests.certify.node.starts import FACTORS, RARE_WAYS, Ground, Start, all_starts, describe, repairs
 from tests.certify.node.targets import INSTALL, REMOVAL, TARGETS, Target
 from tests.certify.node.walks import Walk, all_walks, walk
@@ -61,6 +61,7 @@ def all_jobs(bound: int) -> list[Job]:
         for start, targets in RARE_WAYS.items()
         for target in targets
     ]
+    ways += [Job(start, INSTALL, rescues=True) for start in RESCUES]
     return [*ways, *(Job((), each[-1], each) for each in all_walks(_WALKS[bound]))]
 
 
@@ -99,6 +100,8 @@ def main(arguments: list[str]) -> int:
     )
     given = parser.parse_args(arguments)
     jobs = [job for job in all_jobs(given.bound) if given.only in str(job)]
+    if not jobs:
+        parser.error(f"no way has {given.only!r} in its description")
     began, total, branches = time.monotonic(), Found(), Branches(modules() if given.coverage else ())
     for number, (found, ways) in enumerate(all_of(jobs, given.every, covers=given.coverage), 1):
         total.add(found)

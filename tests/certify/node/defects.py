@@ -216,6 +216,35 @@ DEFECTS = (
         "\n    def remove(",
         "as usual -> upgrade",
     ),
+    Defect(
+        "rescue: a person's hold is overwritten",
+        "node/plan.py",
+        "    if not is_operators(snapshot.hold):\n        steps",
+        "    if reason:\n        steps",
+        "-> rescue",
+    ),
+    Defect(
+        "rescue: kubelet is left on the dead relay",
+        "node/plan.py",
+        "restart_kubelet_steps(unit) if restart else ()",
+        "restart_kubelet_steps(unit) if not restart else ()",
+        "-> rescue",
+    ),
+    Defect(
+        "rollback: kubelet stays on the relay that did not come back",
+        "node/rollback.py",
+        "            _rescue_kubelet(assessment, run, limits, moved_proxy=moved_proxy)\n",
+        "            moved_proxy = not moved_proxy\n",
+        "nature: ",
+    ),
+    Defect(
+        "takeover: the proxy is stopped before kubelet's own file is repaired",
+        "node/plan.py",
+        "    steps = [*builder.base_repaired(), *builder.proxy_forward()]\n",
+        "    steps = [*builder.proxy_forward(), *builder.base_repaired()]\n",
+        "earlier -> ",
+        1,
+    ),
 )
 
 

@@ -57,7 +57,8 @@ def _faults(ground: Ground, start: Start, found: Found, *, restart: bool) -> Ite
     world.on_effect = lambda effect: steps.append(Step(effect, world.keep()))
     ended = _hold(world, restart=restart)
     world.on_effect = lambda _effect: None
-    yield from _wrong(world, restart=restart, ended=ended)
+    theirs = ("hold", "a person's") in start
+    yield from _wrong(world, restart=restart, ended=ended, theirs=theirs)
     wanted = picture(world.keep())
     found.depth = max(found.depth, len(steps))
     for number, (effect, after) in enumerate(steps, 1):
@@ -66,7 +67,10 @@ def _faults(ground: Ground, start: Start, found: Found, *, restart: bool) -> Ite
         found.states += 1
         cut = ground.world(after)
         again = _hold(cut, restart=restart)
-        for why in (*_wrong(cut, restart=restart, ended=again), *difference(picture(cut.keep()), wanted)):
+        for why in (
+            *_wrong(cut, restart=restart, ended=again, theirs=theirs),
+            *difference(picture(cut.keep()), wanted),
+        ):
             yield f"killed after {number} ({effect}): {why}"
     restart_proxy(_SETTINGS, world.fake.host, silent)
     world.refresh()
@@ -87,9 +91,9 @@ def _hold(world: World, *, restart: bool) -> str:
     return "done"
 
 
-def _wrong(world: World, *, restart: bool, ended: str) -> Iterator[str]:
+def _wrong(world: World, *, restart: bool, ended: str, theirs: bool) -> Iterator[str]:
     held = (world.read(paths.HOLD) or b"").decode()
-    if "ticket" not in held and held != f"{_REASON}\n":
-        yield f"the hold says {held!r}"
+    if held != ("ticket 4711\n" if theirs else f"{_REASON}\n"):
+        yield f"R12: the hold says {held!r}"
     if ended == "done" and restart and (world.on_relay or not world.kubelet_healthy()):
-        yield "kubelet is not on its base endpoint, and healthy"
+        yield "R12: kubelet is not on its base endpoint, and healthy"

@@ -5,6 +5,8 @@ and whole modules about hosts of other kinds. A branch is named by its text, as 
 #: By the reason.
 BRANCHES: dict[str, tuple[str, ...]] = {
     "A port fails or hesitates: systemd, a disk, the runtime, a label. The suites `disk` and `misbehave` try it.": (
+        "rescue.hold_kubelet: except InstallerError as error:",
+        "rescue.restart_proxy: except OSError as error:",
         'apply._Worker._do: self._progress.failed_unit = step.target if step.target.endswith(".service") else ""',
         "apply._Worker._adopt: except StepFailedError:  # like a start, it may be slow with many containers",
         "apply._Worker._check_pods: except (InstallerError, OSError) as error:",
