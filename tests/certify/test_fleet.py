@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from tests.certify.defects import Defect, seek
-from tests.certify.fleet.certify import BOUNDS, FLEETS, certify
+from tests.certify.fleet.certify import BOUNDS, FLEETS, certify, main
 from tests.certify.fleet.replay import Replay
 from tests.certify.fleet.seeded import SEEDED
 
-_QUIET = [name for name, kinds in BOUNDS if not kinds]
+_QUIET = [name for name, kind, _ in BOUNDS if not kind]
 
 
 @pytest.mark.parametrize("name", _QUIET)
@@ -27,6 +27,12 @@ def test_one_fault_at_any_moment_keeps_no_node_from_getting_there(kind: str) -> 
     found, said = certify(replace(FLEETS["canary"], faults=1, kinds=(kind,)), 20_000)
     assert not said
     assert found.is_whole
+
+
+@pytest.mark.long
+def test_what_is_enumerated_if_nothing_is_asked_for_reaches_every_branch_that_is_not_named() -> None:
+    """And none of those that are named as unreached, with the reason (`unreached.py`)."""
+    assert main(["--coverage"]) == 0
 
 
 @pytest.mark.long
