@@ -185,7 +185,7 @@ class _Sync:
 
     def _patch_status(self, status: NodeStatus, node: Mapping[str, Any]) -> Answer | None:
         """None if the Node says it already."""
-        patch = build_status_patch(node, status, time.time())
+        patch = build_status_patch(node, status, self._clock())
         return None if patch is None else self.call("PATCH", f"{self._context.node_path}/status", patch)
 
     def _patch_node(self, status: NodeStatus, node: Answer) -> Result:

@@ -231,3 +231,13 @@ def test_a_node_whose_status_may_not_be_written_is_annotated_all_the_same() -> N
     told = node.tell(read_node=True)
     assert (told.parts["condition"][0], told.parts["annotation"][0]) == ("denied", "ok")
     assert STATUS in node.body["metadata"]["annotations"]
+
+
+def test_what_the_node_says_is_dated_by_the_clock_of_the_sync() -> None:
+    store = Store()
+    store.node(CONTEXT.node)
+    context = replace(CONTEXT, annotate=True)
+    request = SyncRequest(context, read_node=True, status=NodeStatus({"state": "converged"}, serves=True))
+    sync_with(store, request, clock=lambda: 1_700_000_000.0)
+    said = store.objects[CONTEXT.node_path]["status"]["conditions"]
+    assert [each["lastTransitionTime"] for each in said] == ["2023-11-14T22:13:20Z"]
