@@ -60,7 +60,8 @@ from installer.node.run import Progress
 _POLL = 0.05  # seconds
 _SETTLE_POLL = 0.5  # seconds
 _JOBS = (StepKind.RESTART, StepKind.STOP)
-_ADOPTIONS, _AGAIN = 3, 2  # in a row, of containers created meanwhile
+_ADOPTIONS = 3  # in a row, of containers created meanwhile
+_AGAIN = 2  # starts of the proxy because it does not know a pod
 _STOP_TIMEOUT = 20.0  # seconds; the unit's own TimeoutStopSec is far below
 
 

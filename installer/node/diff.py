@@ -190,18 +190,20 @@ def drifted(files: Iterable[FileChange], unread: frozenset[str]) -> tuple[str, .
 def _read_carriers(
     files: Iterable[FileChange], process: ProcessState | None, record: Record
 ) -> Iterable[str]:
-    """The carriers that somebody has edited and started the process from. An edit leaves the generation as it
-    is, but the process has the variables."""
+    """The proxy's carrier, if somebody has edited it and the process was started from that. The edit leaves
+    the generation as it is, but the process has the edited variables."""
     for change in files:
         after, before = change.after, change.before.content
         if not (process and before and isinstance(after, DesiredFile) and after.generation_carrier):
+            continue
+        if change.part is not Part.PROXY:
             continue
         if change.before.digest in record.owned.get(change.path, Owned()).wrote:
             continue  # ours, which other settings change
         content = after.content if isinstance(after.content, bytes) else b""
         read, wanted = (parse_environment_file(one.decode("utf-8", "replace")) for one in (before, content))
         differ = [name for name in read.keys() | wanted.keys() if read.get(name) != wanted.get(name)]
-        if change.part is Part.PROXY and any(process.environ.get(name) == read.get(name) for name in differ):
+        if any(process.environ.get(name) == read.get(name) for name in differ):
             yield change.path
 
 

@@ -215,7 +215,7 @@ class _Builder:
     def proxy_back(self) -> Iterable[Step]:
         unit = self._changes.unit(Part.PROXY)
         files = self._files(Part.PROXY)
-        # Kubelet's restart may have started it: a link in /run, or a drop-in of somebody else, wants it.
+        # Kubelet's restart may have started the proxy, by a link in /run or a drop-in of somebody else.
         started = self._changes.restarts(Part.KUBELET)
         if unit is not None and (unit.action is UnitAction.STOP or started):
             yield Step(StepKind.STOP, unit.name, Part.PROXY)

@@ -111,8 +111,8 @@ def roll_back(
     return rolled_back(failure, target, blamed and unsaved is None, journal, unsaved, kept)
 
 
-# Of what systemd does before it runs a program (systemd.exec(5)); 203 is the program's own.
-_NOT_SET_UP = re.compile(r"status=2(?!03)[0-4]\d/[A-Z_]+")
+# What systemd says where it failed before it could run a program (systemd.exec(5)). 203 is the program's own.
+_NOT_SET_UP = re.compile(r"\.service: \w+ process exited, code=exited, (status=2(?!03)[0-4]\d/[A-Z_]+)$")
 
 
 def _with_causes(
@@ -130,7 +130,7 @@ def _with_causes(
     if lines := fatal_lines(logged):
         message += f": {lines[-1]}"
     if unit == paths.PROXY_UNIT and (found := next(filter(None, map(_NOT_SET_UP.search, logged)), None)):
-        message += f": systemd could not set up what its unit asks for ({found[0]})"
+        message += f": systemd could not set up what its unit asks for ({found[1]})"
         hint, blameless = f"`systemctl cat {unit}` shows the drop-ins of others", True
     blameless = blameless or (unit == paths.PROXY_UNIT and _is_cache_unreadable(run))
     return StepFailedError(message, hint, blameless)

@@ -22,7 +22,7 @@ from installer.model.host import UnitState
 from installer.model.names import Mode
 from installer.node.history import read_history
 from installer.node.reconcile import inspect, reconcile
-from tests.faults.disks.node import KUBELET, RUNTIME, Node, lay_node
+from tests.faults.disks.node import KUBELET, RUNTIME, Killed, Node, lay_node
 from tests.lib.fakes import CONTAINERD, failed
 from tests.lib.rules import rule
 from tests.lib.slownode import SETTINGS, release
@@ -366,6 +366,35 @@ def test_the_last_fatal_line_of_what_failed_is_in_the_message(node: Node, payloa
     assert "cannot open the device" in ended.value.message.splitlines()[0]
 
 
+@rule("R8")
+@pytest.mark.parametrize(
+    ("line", "blamed"),
+    [
+        (f"{paths.PROXY_UNIT}: Main process exited, code=exited, status=216/GROUP", False),
+        (f"{paths.PROXY_UNIT}: Control process exited, code=exited, status=226/NAMESPACE", False),
+        (f"{paths.PROXY_UNIT}: Main process exited, code=exited, status=203/EXEC", True),
+        (f"{paths.PROXY_UNIT}: Main process exited, code=exited, status=2/INVALIDARGUMENT", True),
+        ("I: [ http ] GET /config: status=200/OK", True),  # the program's own words
+    ],
+)
+def test_only_systemds_word_that_a_unit_could_not_be_set_up_spares_the_generation(
+    node: Node, payload: Path, line: str, blamed: bool
+) -> None:
+    release(payload, "two", works=False)
+    start = node.systemd.on_job[paths.PROXY_UNIT]
+
+    def fail(method: str, unit: UnitState) -> tuple[str, UnitState]:
+        if b"two" in (node.read(paths.BINARY) or b""):
+            node.fake.journal.say(paths.PROXY_UNIT, line)
+        return start(method, unit)
+
+    node.systemd.on_job[paths.PROXY_UNIT] = fail
+    with pytest.raises(RolledBackError) as ended:
+        reconcile(Request(Mode.INSTALL, SETTINGS, payload), node.fake.host, silent)
+    assert ended.value.remembered is blamed
+    assert ("could not set up" in ended.value.message) is not blamed
+
+
 @rule("R13")
 def test_the_journal_of_the_start_that_failed_is_shown_and_no_earlier_one(node: Node, payload: Path) -> None:
     release(payload, "two", works=False)
@@ -447,10 +476,6 @@ def test_what_no_attempt_is_made_with_retries_nothing(node: Node, payload: Path)
     status = SETTINGS.status.model_copy(update={"listen": ":9464"})
     asked = Request(Mode.INSTALL, SETTINGS.model_copy(update={"status": status}), payload)
     assert inspect(asked, node.fake.host).remembered_failure
-
-
-class Killed(BaseException):
-    """The run ends, and nothing of it goes on."""
 
 
 @rule("R7", "R8")

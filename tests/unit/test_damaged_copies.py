@@ -19,7 +19,7 @@ from installer.model.event import Event, silent
 from installer.model.names import Mode
 from installer.node.kept import object_path
 from installer.node.reconcile import inspect, reconcile
-from tests.faults.disks.node import Node, lay_node, program
+from tests.faults.disks.node import Node, killed_at, lay_node, program
 from tests.lib.rules import rule
 from tests.lib.slownode import release
 
@@ -101,10 +101,6 @@ def test_of_a_version_that_is_replaced_no_copy_stays(node: Node, payload: Path) 
     assert node.read(kept(program("two"))) == program("two")
 
 
-class Killed(BaseException):
-    """The run ends, and nothing of it goes on."""
-
-
 @rule("R7")
 @pytest.mark.parametrize("works", [True, False])
 def test_r7_of_a_version_that_is_replaced_or_undone_no_copy_stays_though_the_run_is_killed(
@@ -113,15 +109,8 @@ def test_r7_of_a_version_that_is_replaced_or_undone_no_copy_stays_though_the_run
     """When it has closed the record, and has not deleted what that does not refer to any more."""
     offer(payload, program("two", works=works))
     goes = kept(ONE if works else program("two", works=False))
-
-    def fail(method: str, path: str) -> None:
-        if (method, path) == ("remove", goes):
-            raise Killed
-
-    node.fake.files.fail = fail
-    with pytest.raises(Killed):
+    with killed_at(node, "remove", goes):
         run(node, payload)
-    node.fake.files.fail = lambda _method, _path: None
     assert node.read(goes) is not None
     with nullcontext() if works else pytest.raises(RolledBackError):
         assert not run(node, payload)

@@ -19,7 +19,7 @@ from installer.model.event import Event
 from installer.model.host import Kind
 from installer.model.names import Mode
 from installer.node.reconcile import reconcile
-from tests.faults.disks.node import KUBELET, Node, bare_node, lay_node, program
+from tests.faults.disks.node import KUBELET, Node, bare_node, killed_at, lay_node, program
 from tests.lib.rules import rule
 from tests.lib.slownode import release
 
@@ -154,23 +154,6 @@ def test_what_an_installation_with_a_new_record_cannot_prove_is_named_at_the_rem
     assert left(node) == [paths.OUR_STATE]
 
 
-class Killed(BaseException):
-    """The run ends, and nothing of it goes on."""
-
-
-def kill_at(node: Node, payload: Path, path: str) -> None:
-    """The run is killed when it is about to write that file."""
-
-    def fail(method: str, target: str) -> None:
-        if (method, target) == ("write", path):
-            raise Killed
-
-    node.fake.files.fail = fail
-    with pytest.raises(Killed):
-        run(node, payload)
-    node.fake.files.fail = lambda _method, _path: None
-
-
 @rule("R6", "R7")
 @pytest.mark.parametrize("damage", [lose, spoil])
 def test_r7_what_a_killed_installation_with_a_new_record_cannot_prove_is_named_at_the_removal(
@@ -178,7 +161,8 @@ def test_r7_what_a_killed_installation_with_a_new_record_cannot_prove_is_named_a
 ) -> None:
     damage(node)
     release(payload, "two")
-    kill_at(node, payload, paths.BINARY)
+    with killed_at(node, "write", paths.BINARY):
+        run(node, payload)
     assert "done" in run(node, payload)
     assert named(run(node, payload, Mode.REMOVE)) == {STATE_DIRECTORY, paths.BINARY}
 
@@ -191,7 +175,8 @@ def test_r7_a_program_that_a_killed_installation_has_kept_is_nobodys_original(
     lose(node)
     (node.fake.root / paths.PROXY_UNIT_FILE[1:]).write_text("[Service]\nExecStart=/bin/true\n")
     release(payload, "two")
-    kill_at(node, payload, paths.RECORD)
+    with killed_at(node, "write", paths.RECORD):
+        run(node, payload)
     said = run(node, payload)
     kept = {node.read(f"{EDITED}/{name}") for name in node.fake.files.list(EDITED)}
     assert "done" in said

@@ -33,7 +33,7 @@ BRANCHES: dict[str, tuple[str, ...]] = {
         "rollback.roll_back: if progress.cut_short and back.left_relay:  # it had less time than even the good proxy needs here -> failure = StepFailedError(failure.message, _SLOW, interfered=True)",
         'rollback._with_causes: if assessment.plan.desired.proxy and (why := runtime_error(run.host, endpoint, HURRIED_SECONDS)): -> message += f"; the container runtime does not answer: {why}"',
         'rollback._with_causes: if lines := fatal_lines(logged): -> message += f": {lines[-1]}"',
-        'rollback._with_causes: if unit == paths.PROXY_UNIT and (found := next(filter(None, map(_NOT_SET_UP.search, logged)), None)): -> message += f": systemd could not set up what its unit asks for ({found[0]})"',
+        'rollback._with_causes: if unit == paths.PROXY_UNIT and (found := next(filter(None, map(_NOT_SET_UP.search, logged)), None)): -> message += f": systemd could not set up what its unit asks for ({found[1]})"',
         "rollback._is_cache_unreadable: return False",
         "rollback._close: except OSError as error:",
         "rollback._blame: if runtime_error(run.host, assessment.base_endpoint): -> return False",

@@ -10,6 +10,8 @@ import itertools
 import os
 import posixpath
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from glob import glob
 from pathlib import Path
@@ -321,6 +323,28 @@ class NodeSystemd(FakeSystemd):
 def unit_environment(text: bytes) -> tuple[str, ...]:
     lines = text.decode("utf-8", "replace").splitlines()
     return tuple(line.removeprefix("Environment=") for line in lines if line.startswith("Environment="))
+
+
+class Killed(BaseException):
+    """The run ends, and nothing of it goes on."""
+
+
+@contextmanager
+def killed_at(node: Node, method: str, path: str) -> Iterator[None]:
+    """The run in the block is killed when it is about to do that to the path."""
+
+    def fail(about: str, target: str) -> None:
+        if (about, target) == (method, path):
+            raise Killed
+
+    node.fake.files.fail = fail
+    try:
+        yield
+    except Killed:
+        return
+    finally:
+        node.fake.files.fail = lambda _method, _path: None
+    raise AssertionError(f"the run has ended before it would {method} {path}")
 
 
 def lay_node(root: Path, tree: Tree | None = None) -> Node:

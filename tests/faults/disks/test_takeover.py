@@ -19,7 +19,16 @@ from installer.model.host import UnitState
 from installer.model.names import Mode
 from installer.node.reconcile import preview, reconcile
 from tests.faults.disks.crash import Entry, Tree
-from tests.faults.disks.node import KUBELET, Node, bare_node, earlier_node, lay_node, packaged_node, program
+from tests.faults.disks.node import (
+    KUBELET,
+    Killed,
+    Node,
+    bare_node,
+    earlier_node,
+    lay_node,
+    packaged_node,
+    program,
+)
 from tests.faults.disks.recorder import Careless
 from tests.lib.fakes import CONTAINERD, failed
 from tests.lib.rules import rule
@@ -294,10 +303,6 @@ def test_what_would_stop_kubelet_with_the_proxy_is_refused_with_its_place(
     with pytest.raises(UnservableHostError, match=wanted):
         reconcile(asked, node.fake.host, silent)
     assert picture(node) == before
-
-
-class Killed(BaseException):
-    """The run ends, and nothing of it goes on."""
 
 
 def kill_after(node: Node, asked: Request, steps: int) -> bool:
