@@ -88,7 +88,7 @@ class ClusterClient(Cluster):
         why = reply.parts.get("sync", ("", "its answer cannot be parsed"))[1]
         return False, f"the API server was not reached: {why}"
 
-    def end(self, *, leaves: bool = False) -> None:
+    def end(self, *, leaves: bool = False, replaced: bool = False) -> None:
         loop, self._loop = self._loop, None
         if loop is None:
             return
@@ -96,7 +96,8 @@ class ClusterClient(Cluster):
             loop.cancel(self._timer)
         if self._child is not None:
             self._child.kill()
-        if (request := last_sync(self.member, self._clock(), leaves=leaves)) is not None:
+        member = self.member.handed_over() if replaced else self.member
+        if (request := last_sync(member, self._clock(), leaves=leaves)) is not None:
             self._run(request, FIRST_SECONDS)
 
     # -- effects --------------------------------------------------------------------------

@@ -119,7 +119,7 @@ class Daemon:
             if self._removing:
                 self._guarded(partial(self._publish, Decision(Action.NOTHING)))
             self._show()
-            self._guarded(partial(self._cluster.end, leaves=self._removing))
+            self._guarded(self._end_reports)
             phase = self._published.phase if self._published is not None else Phase.STARTING
             self._runtime_state.forget(everything=phase in (Phase.REMOVED, Phase.REFUSED))
             self._proxy_log.close()
@@ -127,6 +127,10 @@ class Daemon:
                 self._pages.close()
         self._say("daemon.ended", "stopped" if self._removing else "stopped; host left unchanged")
         return 0
+
+    def _end_reports(self) -> None:
+        """A newer daemon may have come since the last look, and works with this node's permit."""
+        self._cluster.end(leaves=self._removing, replaced=self._runtime_state.superseded())
 
     def _say(self, kind: str, message: str, **data: object) -> None:
         self._log(Event(kind, message, data))

@@ -146,6 +146,6 @@ class Cluster:
         """Return whether it is certain that this node is to be decommissioned, and why or why not."""
         return False, "the daemon does not run in a cluster"
 
-    def end(self, *, leaves: bool = False) -> None:
+    def end(self, *, leaves: bool = False, replaced: bool = False) -> None:
         """Report what has not been reported yet, and do nothing more. `leaves`: the node was removed because
-        its pod ends, so it awaits no NRI plugin."""
+        its pod ends, so it awaits no NRI plugin. `replaced`: a newer daemon works with its permit."""

@@ -30,8 +30,7 @@ def test_one_fault_at_any_moment_keeps_no_node_from_getting_there(kind: str) -> 
 
 
 @pytest.mark.long
-def test_what_is_enumerated_if_nothing_is_asked_for_reaches_every_branch_that_is_not_named() -> None:
-    """And none of those that are named as unreached, with the reason (`unreached.py`)."""
+def test_what_is_enumerated_if_nothing_is_asked_for_reaches_every_branch() -> None:
     assert main(["--coverage"]) == 0
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from installer.model.instant import parse_time
+from tests.certify.fleet.happenings import is_at_large
 from tests.certify.fleet.machine import Machine
-from tests.certify.fleet.moves import SYNC_LIMIT, Fleet, Move, is_at_large
+from tests.certify.fleet.moves import SYNC_LIMIT, Fleet, Move
 from tests.certify.fleet.store import CertStore
 from tests.certify.values import EPOCH, NOW
 
@@ -28,7 +29,8 @@ def judge_what_is_said(said: Said, store: CertStore, fleet: Fleet) -> str:
         if what[0] == "took":
             wrong = _judge_taken(str(what[1]), str(what[2]), bool(what[3]), bool(what[4]), ages, store, fleet)
         elif what[0] == "began":
-            wrong = _judge_began(str(what[1]), str(what[2]), bool(what[3]), bool(what[4]), ages)
+            permitted = bool(what[4]) or fleet.alone
+            wrong = _judge_began(str(what[1]), str(what[2]), bool(what[3]), permitted, ages)
         else:
             wrong = ""
         if wrong:

@@ -4,7 +4,8 @@ told to. What decides, asks and remembers is the program's own; the node and its
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -22,6 +23,7 @@ from installer.model.window import Window
 from tests.certify.values import EPOCH, NOW
 from tests.faults.fleets.sim import MemoryFiles, Nature, SimNode
 from tests.faults.fleets.watcher import Watcher
+from tests.lib.fleet_bench import NAMESPACE
 
 FAILED = Outcome(5, True, remembered=True, rolled_back=True, restarts=1, reason="it does not start")
 """How a pass may end that a generation fails: it is blamed; its host is; or it is killed."""
@@ -92,6 +94,7 @@ class Child:
         self.pending: Call | None = None
         self.reply = ""
         self.late = False  # its reply is on its way
+        self.thwarted = False  # others are always first to write
         self.is_killed = False
 
     def kill(self) -> None:
@@ -163,7 +166,8 @@ class Site:
     instead."""
 
     def __init__(self, rules: FleetRules, clock: Any) -> None:
-        self.annotates = self.has_pods = self.has_rescues = False
+        self.annotates = self.has_pods = self.has_rescues = self.has_surges = False
+        self.namespace = NAMESPACE
         self.rules, self.clock, self.loop, self.chance = rules, clock, StepLoop, half
         self.store: Any = None
         self.away: Answer | None = None
@@ -184,7 +188,8 @@ class Machine(SimNode):
     """`said` is what its last step was to the others. `waits_since`: for what it needs to go on, a pod, the
     end of a pass, a kubelet that is Ready; `slow`: and it takes its time. `planned`: its last pass was.
     `window`: what its syncs are told of the rollout's windows; `pod`: how the one with a readiness probe is;
-    `plugin`: what the NRI plugin says that follows."""
+    `plugin`: what the NRI plugin says that follows; `elder`: the daemon that still runs beside the newer
+    one."""
 
     def __init__(self, site: Site, number: int, nature: Nature) -> None:
         self.fleet, self.number, self.nature = site, number, nature  # type: ignore[assignment]
@@ -196,11 +201,12 @@ class Machine(SimNode):
         self.silent = self.rescued = self.planned = False
         self.window = self.plugin = ""
         self.pod = "ready" if site.has_pods else ""
-        self.may_fall_silent = site.has_rescues
+        self.may_fall_silent, self.may_have_two = site.has_rescues, site.has_surges
         self.hold = self.blind = self.pod_generation = ""
         self.now_at = f"{_KEEPS}0~"
         self.pods = 0
-        self.watcher = None
+        self.watcher: Watcher | None = None
+        self.elder: Watcher | None = None
         self.action, self.unread = Action.INSTALL, None
         self.skew = 0.0
         self.worked_at = 0.0
@@ -255,6 +261,12 @@ class Machine(SimNode):
     @property
     def child(self) -> Child | None:
         return self.loop.child if self.loop is not None else None
+
+    @property
+    def loops(self) -> list[StepLoop]:
+        """Of all its daemons."""
+        found: list[Any] = [each.loop for each in (self.watcher, self.elder) if each is not None]
+        return found
 
     @property
     def is_rescue(self) -> bool:
@@ -323,6 +335,9 @@ class Machine(SimNode):
             self.waits_since, self.slow = None if self.watcher is not None else self.now, False
             self.unready = end == "unready"
         self.end(watcher, action, outcome)
+        if watcher is self.elder:
+            with self.as_elder():
+                watcher.ended(action, outcome)
 
     def is_ready_again(self) -> None:
         self.unready = False
@@ -331,6 +346,26 @@ class Machine(SimNode):
         if not self.works:
             self.waits_since, self.slow = None, False
         self.watcher = Watcher(self, self.pod_generation)
+
+    def begin_another_daemon(self) -> None:
+        """Of a newer pod, while the one before still runs, and soon hears of it."""
+        elder = self.watcher
+        assert elder is not None
+        elder.superseded = True
+        self.begin_daemon()
+        self.elder = elder
+        elder.stir()
+
+    @contextlib.contextmanager
+    def as_elder(self) -> Iterator[None]:
+        """What happens meanwhile, happens to the elder daemon."""
+        self.settle()
+        newer, waits_since, self.watcher = self.watcher, self.waits_since, self.elder
+        yield
+        self.settle()
+        if self.watcher is None:
+            self.waits_since = waits_since
+        self.elder, self.watcher = self.watcher, newer
 
     def end_daemon(self, *, clean: bool) -> None:
         """Its pod ends, or only its process, which says nothing then."""
@@ -344,6 +379,7 @@ class Machine(SimNode):
 
     def lose_power(self) -> None:
         self.end_daemon(clean=False)
+        self.elder = None
         self.files, self.unread, self.passing = MemoryFiles(), None, None
         self.busy = self.unready = self.slow = self.planned = False
         self.starts += 1

@@ -6,16 +6,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from installer.cluster.breaker import Breaker, build_breaker, with_failure
 from installer.cluster.kubeapi import Answer
-from installer.cluster.leases import Holder, Permit, build_lease, build_permit, permit_name, permits_of
-from installer.model.fleet import FLEET, LONGEST_HOLD, REMOVAL, SIZE, FleetRules
+from installer.cluster.leases import Holder, permits_of
+from installer.model.fleet import REMOVAL, FleetRules
 from installer.model.instant import plain_time
-from tests.certify.fleet.machine import Call, Machine, Site
-from tests.certify.fleet.store import CertStore, permit_path
+from tests.certify.fleet.machine import Call, Machine, Site, StepLoop
+from tests.certify.fleet.store import CertStore
 from tests.certify.values import EPOCH
 from tests.faults.fleets.sim import Nature
-from tests.lib.fleet_bench import DAEMONSET, LEASES, NAMESPACE, PODS, THE_FLEET
+from tests.faults.fleets.watcher import Watcher
+from tests.lib.fleet_bench import DAEMONSET, LEASES, NAMESPACE, PODS
 
 AWAY = Answer(0, failure="no answer in time")
 _DENIED = Answer(403, failure="403: Forbidden")
@@ -28,11 +28,10 @@ SYNC_LIMIT = 10.0  # a sync's process has no more time
 HOLD = 200.0
 STALLS = (9.0, 46.0, 201.0, 901.0, 3601.0)  # beside each bound of the program
 LAZY = 600.0
-_NEXT = {"one": "two", "two": "three"}
 _BEGINS = {"install": "one", "upgrade": "two", "drift": "one", "remove": REMOVAL}
-WITH_REQUESTS = ("start", "replace", "update")
+ANSWERS = ("answer", "elder-answer")
+WITH_REQUESTS = ("start", "replace", "update", "surge", "elder-ends")
 THIEF = Holder("thief", "uid-thief")
-_THIEFS = f"/api/v1/nodes/{THIEF.node}"
 
 
 class Move(NamedTuple):
@@ -56,7 +55,8 @@ class Fleet:
     """The fleet that is enumerated. `begins`: how it starts; `faults`: how many may happen in all, of which
     `kinds` (empty: all); a `thief` has the token of another node; `annotates`: each node says on its Node how
     it is; `window`: how the rollout's is at first; `young`: nodes that have just joined; `pods`: each node
-    has one with a readiness probe; `rescues`: relays may fall silent."""
+    has one with a readiness probe; `rescues`: relays may fall silent; `alone`: nobody needs a permit;
+    `litter`: what other Leases there are; `surges`: a newer pod may start before the older one has ended."""
 
     nodes: int = 2
     rules: FleetRules = RULES
@@ -70,6 +70,9 @@ class Fleet:
     young: tuple[int, ...] = ()
     pods: bool = False
     rescues: bool = False
+    alone: bool = False
+    litter: str = ""
+    surges: bool = False
     nature: Nature = field(default_factory=Nature)
 
     @property
@@ -79,7 +82,9 @@ class Fleet:
 
 def first_state(fleet: Fleet, site: Site) -> tuple[CertStore, list[Machine]]:
     """At rest with a generation, or with nothing; another one was just applied, or all have drifted."""
-    site.annotates, site.has_pods, site.has_rescues = fleet.annotates, fleet.pods, fleet.rescues
+    site.annotates, site.has_pods = fleet.annotates, fleet.pods
+    site.has_rescues, site.has_surges = fleet.rescues, fleet.surges
+    site.namespace = "" if fleet.alone else NAMESPACE
     store = CertStore(site.clock)
     store.enough = int(fleet.rules.max_failures)
     store.size(fleet.nodes, 1)
@@ -100,6 +105,8 @@ def first_state(fleet: Fleet, site: Site) -> tuple[CertStore, list[Machine]]:
         machine.drifted = fleet.begins == "drift"
     store.generation = machines[0].pod_generation
     store.successor(fleet.rules.successor)
+    if fleet.litter:
+        store.strew(fleet.litter)
     if fleet.thief:
         store.node(THIEF.node, uid=THIEF.uid)
     return store, machines
@@ -124,7 +131,7 @@ KINDS = (
         "hold",
     ),
     *("drift", "clock", "apply", "pause", "pause-node", "retry", "steal"),
-    *("window", "pod", "plugin", "silent", "resource", "uninstall"),
+    *("window", "pod", "plugin", "silent", "resource", "uninstall", "thwart", "surge"),
 )
 """Of faults. Where one fault may happen in all, those of each kind can be enumerated by themselves."""
 
@@ -138,6 +145,8 @@ def node_moves(machine: Machine) -> Iterator[Move]:
         yield Move("timer", number, name)
     if child is not None and child.pending is not None:
         yield from _answers(number, child.pending)
+        if is_contended(child.pending) and not child.thwarted:
+            yield Move("thwart", number, "", 1)
     elif child is not None and child.late:
         yield Move("reply", number)
     if machine.works:
@@ -158,6 +167,10 @@ def node_moves(machine: Machine) -> Iterator[Move]:
         yield Move("release", number)
     else:
         yield Move("hold", number, "", 1)
+    if machine.elder is not None:
+        yield from _of_elder(machine, machine.elder)
+    elif machine.watcher is not None and machine.may_have_two:
+        yield Move("surge", number, "ok", 1)
     yield Move("boot", number, "", 1)
     yield Move("gone", number, "", 1)
     yield Move("dead", number, "", 1)
@@ -169,6 +182,17 @@ def node_moves(machine: Machine) -> Iterator[Move]:
         yield Move("clock", number, "3600", 1)
         yield Move("clock", number, "-3600", 1)
     yield from _of_variants(machine)
+
+
+def _of_elder(machine: Machine, elder: Watcher) -> Iterator[Move]:
+    """What the older of two daemons does, or what is done to it."""
+    loop = elder.loop
+    assert isinstance(loop, StepLoop)
+    for name in loop.due():
+        yield Move("elder-timer", machine.number, name)
+    if loop.child is not None and loop.child.pending is not None:
+        yield Move("elder-answer", machine.number, "ok")
+    yield Move("elder-ends", machine.number, "ok")
 
 
 def _of_variants(machine: Machine) -> Iterator[Move]:
@@ -202,6 +226,11 @@ def _answers(number: int, call: Call) -> Iterator[Move]:
         yield Move("answer", number, how, 1)
 
 
+def is_contended(call: Call) -> bool:
+    """Whether others may have written the same Lease first."""
+    return call.method in ("POST", "PUT") and call.path.startswith(LEASES)
+
+
 def is_cached(call: Call) -> bool:
     return (
         call.method == "GET" and call.path.startswith("/api/v1/nodes/") and "resourceVersion=0" in call.path
@@ -233,19 +262,18 @@ def is_urgent(machine: Machine) -> bool:
     """Whether time does not pass before it has done what it can do now, unless it stalls."""
     if machine.is_dead:
         return False
-    child = machine.child
-    at_it = child is not None and not child.late
-    return at_it or bool(machine.loop and machine.loop.due())
+    at_it = any(loop.child is not None and not loop.child.late for loop in machine.loops)
+    return at_it or any(loop.due() for loop in machine.loops)
 
 
 def next_time(machine: Machine) -> float:
     """The seconds until something is due there, or has to have happened."""
     if machine.is_dead:
         return LAZY
-    times = [at - machine.now for at, _ in machine.loop.timers.values()] if machine.loop else []
+    times = [at - machine.now for loop in machine.loops for at, _ in loop.timers.values()]
     times = [each for each in times if each > 0]
-    if machine.child is not None:
-        times.append(SYNC_LIMIT - 1 - (machine.now - machine.child.began_at))
+    children = [loop.child for loop in machine.loops if loop.child is not None]
+    times += [SYNC_LIMIT - 1 - (machine.now - child.began_at) for child in children]
     times.append(patience_of(machine))
     return min([LAZY, *times])
 
@@ -265,111 +293,6 @@ def most_stall(machine: Machine) -> float:
     return float("inf")
 
 
-# -- what may happen to all -----------------------------------------------------------------------
-
-
-def store_moves(store: CertStore, fleet: Fleet) -> Iterator[Move]:
-    if store.generation in _NEXT:
-        yield Move("apply", -1, _NEXT[store.generation], 1)
-    if "fleet" in store.since:
-        yield Move("resume")
-    else:
-        yield Move("pause", -1, "", 1)
-    for number in range(fleet.nodes):
-        name = f"node-{number}"
-        if f"/api/v1/nodes/{name}" not in store.objects:
-            continue
-        if name in store.since:
-            yield Move("resume-node", number)
-        else:
-            yield Move("pause-node", number, "", 1)
-    if store.to_retry(fleet.rules, fleet.nodes):
-        yield Move("retry", -1, "", 1)
-    if fleet.begins == "remove" and DAEMONSET in store.objects:
-        yield Move("uninstall", -1, "", 1)
-    if fleet.rules.successor:
-        is_there = store.resource in store.objects
-        yield Move("resource", -1, "deleted" if is_there else "applied", int(is_there))
-    if is_at_large(store):
-        yield from _thefts(store)
-
-
-def is_at_large(store: CertStore) -> bool:
-    """Whether the thief's node is still there."""
-    return _THIEFS in store.objects
-
-
-def _thefts(store: CertStore) -> Iterator[Move]:
-    """All that the policies leave to a token: for the thief's own node, in its own name."""
-    permits = {permit.name: permit for permit in store.permits()}
-    for name in (permit_name(0), permit_name(1)):
-        permit = permits.get(name, Permit(name))
-        if permit.holder == THIEF.identity:
-            yield Move("steal", -1, f"{name} back", 1)
-            yield Move("steal", -1, f"{name} ahead", 1)
-        else:
-            yield Move("steal", -1, f"{name} next", 1)
-            yield Move("steal", -1, f"{name} day", 1)
-    yield Move("steal", -1, "size", 1)
-    yield Move("steal", -1, "failure", 1)
-    yield Move("steal", -1, "garbage", 1)
-
-
-def steal(store: CertStore, how: str, fleet: Fleet) -> None:
-    """A write that admission.yaml.j2 lets through."""
-    what, _, way = how.partition(" ")
-    if what == "size":
-        size = {SIZE: f'{{"daemonset":"{DAEMONSET}","nodes":1000,"waiting":1,"at":{store.now}}}'}
-        if store.call("PATCH", THE_FLEET, {"metadata": {"annotations": size}}).code == 404:
-            store.call("POST", LEASES, build_lease(FLEET, NAMESPACE, FLEET, annotations=size))
-        return
-    if what in ("failure", "garbage"):
-        path = f"{LEASES}/breaker-{store.generation}"
-        breaker = with_failure(Breaker(store.generation, store.now), THIEF.node, "it says so", store.now)
-        body = build_breaker(breaker, NAMESPACE, fleet.rules, fleet.nodes)
-        if what == "garbage":
-            body["metadata"]["annotations"] = dict.fromkeys(body["metadata"]["annotations"], "{")
-        store.objects.pop(path, None)
-        store.put(path, body)
-        return
-    permit = {each.name: each for each in store.permits()}.get(what, Permit(what))
-    now, path = store.now, permit_path(int(what.removeprefix("permit-")))
-    if way == "back":
-        spec = {**store.objects[path]["spec"], "holderIdentity": None, "leaseDurationSeconds": 1}
-        store.put(path, {**store.objects[path], "spec": spec})
-    elif way == "ahead":  # dated into the future, as no node does it
-        store.put(path, build_permit(permit, NAMESPACE, THIEF.identity, now + LONGEST_HOLD, LONGEST_HOLD))
-    else:
-        seconds = LONGEST_HOLD if way == "day" else HOLD
-        store.put(path, build_permit(permit, NAMESPACE, THIEF.identity, now, seconds))
-
-
-def happen(move: Move, store: CertStore, fleet: Fleet) -> None:
-    """To the API server alone."""
-    if move.kind == "apply":
-        store.generation = move.how
-    elif move.kind == "pause":
-        store.pause("")
-    elif move.kind == "resume":
-        store.pause(None)
-    elif move.kind in ("pause-node", "resume-node"):
-        store.is_node_paused(f"node-{move.node}", paused=move.kind == "pause-node")
-    elif move.kind == "retry":
-        for path in store.to_retry(fleet.rules, fleet.nodes):
-            if path in store.objects:
-                del store.objects[path]
-    elif move.kind == "uninstall":
-        del store.objects[DAEMONSET]
-    elif move.kind == "resource" and move.how == "deleted":
-        del store.objects[store.resource]
-    elif move.kind == "resource":
-        store.successor(fleet.rules.successor)
-    elif move.kind == "arrest":
-        del store.objects[_THIEFS]
-    else:
-        steal(store, move.how, fleet)
-
-
 # -- what each does -------------------------------------------------------------------------------
 
 
@@ -383,6 +306,13 @@ def step(move: Move, machine: Machine) -> None:
     elif kind == "reply":
         assert machine.child is not None
         machine.child.late = False
+    elif kind == "elder-timer":
+        with machine.as_elder():
+            assert machine.loop is not None
+            machine.loop.fire(move.how)
+    elif kind == "thwart":
+        assert machine.child is not None
+        machine.child.thwarted = True
     elif kind == "pass":
         machine.finish_pass(move.how)
     elif kind == "ready":
@@ -417,8 +347,29 @@ def step(move: Move, machine: Machine) -> None:
     machine.settle()
 
 
+def answer(move: Move, machine: Machine, store: CertStore) -> Call:
+    """A node's sync gets an answer to its request, which is returned; or its process is killed."""
+    if move.kind == "elder-answer":
+        with machine.as_elder():
+            return _answer(move.how, machine, store)
+    return _answer(move.how, machine, store)
+
+
+def _answer(how: str, machine: Machine, store: CertStore) -> Call:
+    child = machine.child
+    assert child is not None
+    call = child.pending
+    assert call is not None, "there is nothing to answer"
+    if child.thwarted and is_contended(call):
+        how = "conflict"
+    found = respond(call, how, store)
+    note_taken(machine, call, found)
+    hear(machine, how, found)
+    return call
+
+
 def hear(machine: Machine, how: str, answer: Answer | None) -> None:
-    """A node's sync gets an answer to its request, or its process is killed."""
+    """It goes on with the answer, or ends."""
     child = machine.child
     assert child is not None
     if answer is None:
@@ -467,6 +418,11 @@ def with_requests(move: Move, machine: Machine, store: CertStore, site: Site) ->
     try:
         if move.kind == "start":
             machine.begin_daemon()
+        elif move.kind == "surge":
+            machine.begin_another_daemon()
+        elif move.kind == "elder-ends":
+            with machine.as_elder():
+                machine.end_daemon(clean=True)
         else:
             machine.end_daemon(clean=True)
             if move.kind == "update":
@@ -478,6 +434,13 @@ def with_requests(move: Move, machine: Machine, store: CertStore, site: Site) ->
 
 def end_late_sync(machine: Machine) -> None:
     """Its time is over, so its process is ended."""
+    if machine.elder is not None:
+        with machine.as_elder():
+            _end_late_sync(machine)
+    _end_late_sync(machine)
+
+
+def _end_late_sync(machine: Machine) -> None:
     child = machine.child
     if child is not None and machine.now - child.began_at >= SYNC_LIMIT:
         machine.hear("", 143)

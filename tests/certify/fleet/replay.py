@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from tests.certify.fleet import moves
+from tests.certify.fleet import happenings, moves
 from tests.certify.fleet.judge import (
     describe_stuck,
     fair_move,
@@ -19,7 +19,7 @@ from tests.certify.values import NOW
 from tests.faults.fleets.sim import Clock
 
 _DAY = 86_400.0
-_FAULTS = ("crash", "replace", "boot", "gone", "dead", "slow", "stall", "steal")
+_FAULTS = ("crash", "surge", "replace", "boot", "gone", "dead", "slow", "stall", "steal")
 
 
 class Replay:
@@ -46,7 +46,7 @@ class Replay:
         return self.wrong
 
     def _fair(self) -> Move | None:
-        free = [move for move in moves.store_moves(self.store, self.fleet) if not move.cost]
+        free = [move for move in happenings.store_moves(self.store, self.fleet) if not move.cost]
         for machine in self.machines:
             free += [move for move in moves.node_moves(machine) if not move.cost]
         return fair_move(self.store, self.machines, free, next_look(self.store, self.machines), self.fleet)
@@ -55,7 +55,7 @@ class Replay:
         if move.kind in ("wait", "stall"):
             self._wait(float(move.how))
         elif move.node < 0 or move.kind in ("pause-node", "resume-node"):
-            moves.happen(move, self.store, self.fleet)
+            happenings.happen(move, self.store, self.fleet)
         else:
             self._of_node(move, self.machines[move.node])
         self.store.watch_breakers()
@@ -67,12 +67,8 @@ class Replay:
 
     def _of_node(self, move: Move, machine: Machine) -> None:
         before = self.store.copy()
-        if move.kind == "answer":
-            call = machine.child.pending if machine.child else None
-            assert call is not None, f"there is nothing to answer: {move}"
-            answer = moves.respond(call, move.how, self.store)
-            moves.note_taken(machine, call, answer)
-            moves.hear(machine, move.how, answer)
+        if move.kind in moves.ANSWERS:
+            moves.answer(move, machine, self.store)
         elif move.kind in moves.WITH_REQUESTS:
             moves.with_requests(move, machine, self.store, self.site)
         else:

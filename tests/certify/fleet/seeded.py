@@ -43,6 +43,13 @@ SEEDED = (
         "fleet any --kinds dead",
     ),
     Defect(
+        "a daemon that ends gives back the permit of the newer one",
+        f"{_CLUSTER}/client.py",
+        "        member = self.member.handed_over() if replaced else self.member\n",
+        "        member = self.member\n",
+        "fleet surge --kinds surge",
+    ),
+    Defect(
         "a permit is not given back",
         f"{_CLUSTER}/sync_plan.py",
         "    if member.uid and (member.results or returned):\n",

@@ -14,7 +14,7 @@ from typing import Any
 from installer.cluster.pod_context import PodContext
 from installer.daemon.configuration import Configuration
 from installer.model.fleet import FleetRules
-from tests.certify.fleet import moves
+from tests.certify.fleet import happenings, moves
 from tests.certify.fleet.machine import GRID, Instant, Machine, Site
 from tests.certify.fleet.moves import Fleet, Move
 from tests.certify.fleet.store import VERSION, CertStore
@@ -201,7 +201,7 @@ class States:
 
     def store_moves(self, number: int) -> tuple[Move, ...]:
         return self.remembered(  # type: ignore[no-any-return]
-            ("sm", number), lambda: tuple(moves.store_moves(self.stores.values[number], self.fleet))
+            ("sm", number), lambda: tuple(happenings.store_moves(self.stores.values[number], self.fleet))
         )
 
     def step(self, state: State, move: Move) -> tuple[State, Said]:
@@ -212,7 +212,7 @@ class States:
             return (store, *state[1:-1], left), ()
         at = 1 + move.node
         taken = frozenset[str]()
-        if move.kind == "answer" or move.kind in moves.WITH_REQUESTS:
+        if move.kind in (*moves.ANSWERS, *moves.WITH_REQUESTS):
             taken = taken.union(*(self.nodes.versions[number] for number in state[1:-1]))
         key = ("st", state[0], state[at], move, taken)
         store, node, said = self.remembered(key, lambda: self._step(state[0], state[at], move, taken))
@@ -225,23 +225,18 @@ class States:
         store.taken = frozenset(
             f"~{name}.{each}~" for name in ("fleet", "permit-0", "permit-1") for each in range(9)
         )
-        moves.happen(move, store, self.fleet)
+        happenings.happen(move, store, self.fleet)
         store.watch_breakers()
         return self.stores.add(store)
 
     def _step(self, store_at: int, node_at: int, move: Move, taken: frozenset[str]) -> tuple[int, int, Said]:
-        if move.kind != "answer" and move.kind not in moves.WITH_REQUESTS:
+        if move.kind not in (*moves.ANSWERS, *moves.WITH_REQUESTS):
             node, said = self.remembered(("l", node_at, move), lambda: self._local(node_at, move))
             return self._told(store_at, node, move), node, said
         machine, store = self._copy(node_at), self.stores.values[store_at].copy()
         store.taken = taken
-        if move.kind == "answer":
-            call = machine.child.pending if machine.child else None
-            assert call is not None
-            answer = moves.respond(call, move.how.partition(" ")[0], store)
-            moves.note_taken(machine, call, answer)
-            moves.hear(machine, move.how, answer)
-            changed = call.method != "GET"
+        if move.kind in moves.ANSWERS:
+            changed = moves.answer(move, machine, store).method != "GET"
         else:
             moves.with_requests(move, machine, store, self.site)
             changed = True

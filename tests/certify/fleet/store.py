@@ -5,22 +5,24 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
+from urllib.parse import parse_qsl
 
 from installer.cluster.kubeapi import Answer
-from installer.cluster.leases import Permit, permit_name, read_permits
-from installer.model.fleet import BREAKER, REMOVAL, FleetRules
+from installer.cluster.leases import MOST_PERMITS, Permit, build_permit, permit_name, read_permits
+from installer.model.fleet import BREAKER, LONGEST_HOLD, REMOVAL, FleetRules
 from installer.model.hold import PAUSE_ANNOTATION
 from installer.model.instant import parse_time
 from installer.operator.rollout_view import read_leases, to_retry
 from tests.certify.values import EPOCH, HORIZON, NOW, Copier, move_stamp, passing
 from tests.faults.fleets.sim import SimStore
-from tests.lib.fleet_bench import LEASES, PODS, Objects
+from tests.lib.fleet_bench import LEASES, NAMESPACE, PODS, Objects
 from tests.lib.throwaway.apiserver import merge
 
 VERSION = re.compile(r"~([a-z]+(?:-\w+)?)\.(\d+)~")
 LONG = 90.0  # seconds after which it does not matter any more how long something has been stopped
-_SIZE_OLD = 301.0
+_YEARS = 1e8
 _OVER = 61.0  # seconds after its end, when a permit is over by every clock
 
 
@@ -28,13 +30,16 @@ class CertStore(SimStore):
     """`generation` is what the DaemonSet asks for. `since`: when each generation was stopped, the fleet
     (`fleet`) and each node were paused, a plugin has served each node. `before` has Nodes as they were, for a
     cache that lags. `taken` are the versions that somebody remembers, so that a new one is new to all; None:
-    no version comes twice."""
+    no version comes twice. `inert` are Leases that nobody writes, and `page` how many are on a page, 0:
+    all."""
 
     def __init__(self, clock: Any) -> None:
         self.since: dict[str, float] = {}
         self.before: dict[str, Any] = {}
         self.taken: frozenset[str] | None = frozenset()
         self.resource, self.enough = "", 1
+        self.inert: dict[str, Any] = {}
+        self.page = 0
         super().__init__(clock)
         self._epoch = EPOCH - NOW
         self.generation = ""
@@ -55,11 +60,35 @@ class CertStore(SimStore):
         answer = super().call(method, path, body)
         self.requests.clear()
         self.events.clear()
+        if self.page and method == "GET" and path.startswith(f"{LEASES}?"):
+            return self._page_of(answer, int(dict(parse_qsl(path)).get("continue", "0")))
         return answer
+
+    def _page_of(self, answer: Answer, start: int) -> Answer:
+        items = sorted(answer.body["items"], key=lambda each: str(each["metadata"]["name"]))
+        more = {"continue": str(start + self.page)} if start + self.page < len(items) else {}
+        found = {**answer.body, "metadata": more, "items": items[start : start + self.page]}
+        return replace(answer, body=found)
+
+    def strew(self, what: str) -> None:
+        """Leases from before the policies were there. `pages`: more than are read, each on a page of its own,
+        after all others; `lost`: each permit that there can be, dated years ahead."""
+        self.page = 1 if what == "pages" else 0
+        for number in range(11 if what == "pages" else MOST_PERMITS):
+            permit = Permit(permit_name(number))
+            lease = build_permit(permit, NAMESPACE, "somebody/else", EPOCH + _YEARS, LONGEST_HOLD)
+            if what == "pages":
+                lease["metadata"]["name"] = f"unknown-{number:02}"
+            self.put(f"{LEASES}/{lease['metadata']['name']}", lease)
+        self.inert = {path: self.objects[path] for path in self.objects.below[LEASES]}
+
+    def _is_inert(self, path: str) -> bool:
+        return self.objects.get(path) is self.inert.get(path, self)
 
     def says(self) -> tuple[Any, ...]:
         """All that tells it from another one."""
-        return dict(self.objects), self.before, self.since, self.generation
+        told = {path: each for path, each in self.objects.items() if not self._is_inert(path)}
+        return told, len(self.objects), self.before, self.since, self.generation
 
     def copy(self) -> CertStore:
         return self._with(Copier())
@@ -69,7 +98,7 @@ class CertStore(SimStore):
         copy.__dict__ |= self.__dict__
         copy.objects = Objects()
         for path, found in self.objects.items():
-            copy.objects[copier(path)] = copier(found)
+            copy.objects[copier(path)] = found if self._is_inert(path) else copier(found)
         copy.since = {copier(name): at for name, at in self.since.items()}
         copy.before = copier(self.before)
         return copy
@@ -87,7 +116,9 @@ class CertStore(SimStore):
         copy.objects = Objects()
         for path, found in self.objects.items():
             name = path.rpartition("/")[2]
-            if name.startswith("permit-"):
+            if self._is_inert(path):
+                copy.objects[path] = found
+            elif name.startswith("permit-"):
                 copy.objects[path] = _later_permit(found, seconds)
             elif name.startswith("breaker-"):
                 copy.objects[path] = _later_breaker(found, seconds)
@@ -199,7 +230,8 @@ class CertStore(SimStore):
 
     def has_forgotten(self) -> bool:
         """Whether a permit has expired that nobody has given back."""
-        return any(permit.holder and not permit.is_held(self.now) for permit in self.permits())
+        now = self.now
+        return any(each.holder and not (each.is_held(now) or each.is_lost(now)) for each in self.permits())
 
 
 def _later_permit(lease: dict[str, Any], seconds: float) -> dict[str, Any]:

@@ -203,7 +203,7 @@ class Gone(Cluster):
     ) -> None:
         self.told.append(state)
 
-    def end(self, *, leaves: bool = False) -> None:
+    def end(self, *, leaves: bool = False, replaced: bool = False) -> None:
         assert leaves
         self.ended_with = self.told[-1].phase.value
 
@@ -295,6 +295,25 @@ def test_a_daemon_that_waits_to_leave_yields_to_a_newer_one_and_to_a_pause(
     scene.play(lambda: scene.reaches("converged"), Leaving(lambda: happens(scene)))
     assert "remove" not in scene.begun()
     assert scene.events[-1].message == "stopped; host left unchanged"
+
+
+class Ending(Cluster):
+    replaced: bool | None = None
+
+    def end(self, *, leaves: bool = False, replaced: bool = False) -> None:
+        self.replaced = replaced
+
+
+@pytest.mark.parametrize("comes", [True, False])
+def test_a_daemon_that_ends_looks_once_more_whether_a_newer_one_has_come(scene: Scene, comes: bool) -> None:
+    def body() -> None:
+        scene.reaches("converged")
+        if comes:
+            replace_it(scene)
+
+    cluster = Ending()
+    scene.play(body, cluster)
+    assert cluster.replaced is comes
 
 
 @rule("R13")

@@ -26,7 +26,7 @@ from installer.model.fleet import REMOVAL, FleetRules, PlannedWork
 from installer.model.host import UnitState
 from tests.faults.fleets.sim_loop import SimLoop
 from tests.faults.fleets.watcher import Watcher
-from tests.lib.fleet_bench import DAEMONSET, LEASES, Store
+from tests.lib.fleet_bench import DAEMONSET, LEASES, NAMESPACE, Store
 from tests.lib.policy_bench import KUBELET, PROXY
 
 _LOOK_SECONDS = 0.5  # a pass that changes nothing
@@ -413,6 +413,7 @@ class SimFleet:
         self.clock = clock or Clock()
         self.store = store or SimStore(self.clock)
         self.annotates = True  # what a daemon does, stands on its Node
+        self.namespace = NAMESPACE  # of the permits
         self.unpullable: set[str] = set()
         self.at_work: set[int] = set()
         self.most_at_work = 0

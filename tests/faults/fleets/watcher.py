@@ -17,7 +17,6 @@ from installer.daemon.poller import PollSnapshot
 from installer.model.fleet import REMOVAL
 from installer.model.names import Mode
 from tests.faults.fleets.sim_loop import LATENCY
-from tests.lib.fleet_bench import NAMESPACE
 
 if TYPE_CHECKING:
     from tests.faults.fleets.sim import SimNode
@@ -35,7 +34,8 @@ class Watcher:
         self.loop = node.fleet.loop(self.clock, node, self._wall, lambda: not self.is_running)
         pod = f"{node.name}-{node.pods}"
         ours, annotates = "cri-resmgr-installer", node.fleet.annotates
-        context = PodContext("", 0, "", node.name, pod, "kube-system", ours, annotates, NAMESPACE)
+        permits = node.fleet.namespace
+        context = PodContext("", 0, "", node.name, pod, "kube-system", ours, annotates, permits)
         mode = Mode.REMOVE if generation == REMOVAL else Mode.INSTALL
         configuration = Configuration(mode, rules=node.fleet.rules)
         self.policy = Policy(configuration, node.fleet.chance, self.clock.now)
@@ -49,7 +49,7 @@ class Watcher:
             clock=self._monotonic,
             chance=node.fleet.chance,
         )
-        self.alive = True
+        self.alive, self.superseded = True, False  # by a newer daemon
         self._timer = 0
         self._granted_at = -_MINUTE
         self._published: Any = None
@@ -84,7 +84,7 @@ class Watcher:
 
     def _look(self) -> PollSnapshot:
         seen, permission = self.node.look(self.generation), self.cluster.permission()
-        return replace(seen, paused=permission.paused, permission=permission)
+        return replace(seen, paused=permission.paused, permission=permission, superseded=self.superseded)
 
     def turn(self) -> None:
         if self._timer:  # it was due later, and something has happened
@@ -135,7 +135,7 @@ class Watcher:
     def end(self) -> None:
         """The pod is deleted. A pass that it has begun goes on."""
         if self.is_running:
-            self.cluster.end()
+            self.cluster.end(replaced=self.superseded)
         self.alive = False
         if self._timer:
             self.loop.cancel(self._timer)

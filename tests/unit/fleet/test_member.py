@@ -508,6 +508,17 @@ def test_a_daemon_that_was_replaced_keeps_its_hands_off_the_permit(
     assert not store.holders()
 
 
+def test_a_daemon_that_ends_leaves_the_permit_to_a_newer_one_that_it_has_not_seen_yet(
+    node: MemberNode, store: SimStore, clock: Clock
+) -> None:
+    """Both may have asked for it; the last one to write it knows its version."""
+    newer = MemberNode(store, clock, "node")
+    newer.is_permitted()
+    node.is_permitted()
+    node.client.end(replaced=True)
+    assert store.holders() == ["node/uid-node"]
+
+
 def test_a_permit_is_not_given_back_while_an_earlier_daemon_may_be_at_work(
     node: MemberNode, store: SimStore, clock: Clock
 ) -> None:
