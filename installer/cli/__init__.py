@@ -9,14 +9,15 @@ import argparse
 import contextlib
 import gc
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields
+from functools import partial
 from typing import TextIO, cast
 
 from installer.cli.grammar import INTERNAL_VERBS, UsageError
 from installer.cli.options import Options, asked_output, parse_options
 from installer.errors import InstallerError, unforeseen
-from installer.report.terminal import SteadyStream
+from installer.report.terminal import OF_CLUSTER, OF_HOST, SteadyStream, retyped
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -40,9 +41,9 @@ def _main(argv: Sequence[str] | None, *streams: SteadyStream) -> int:
     except InstallerError as error:
         return _fail(error, asked_output(argv))
     # Diffs show files as they are.
-    if arguments.command in ("plan", "install", "remove", "status") and not getattr(arguments, "diff", False):
+    if options.output == "text" and not getattr(arguments, "diff", False):
         for stream in streams:
-            stream.typed = options.typed if options.output == "text" else ""
+            stream.retype = _retyping(arguments.command, options)
     try:
         with contextlib.nullcontext() if arguments.command in ("run", "extension") else _short_life():
             return _run(arguments, options)
@@ -52,6 +53,17 @@ def _main(argv: Sequence[str] | None, *streams: SteadyStream) -> int:
         if options.verbose:
             raise
         return _fail(unforeseen(error), options.output)
+
+
+def _retyping(verb: str, options: Options) -> Callable[[str], str] | None:
+    """What gives the commands in our text the options that this person needs."""
+    if verb in ("plan", "install", "remove", "status", "history"):
+        from installer.cli.host import recall
+
+        return partial(retyped, pattern=OF_HOST, spell=partial(options.retype, last=partial(recall, options)))
+    if verb in ("report", "rollout", "uninstall"):
+        return partial(retyped, pattern=OF_CLUSTER, spell=options.retype_for_cluster)
+    return None
 
 
 @contextlib.contextmanager

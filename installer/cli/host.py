@@ -7,17 +7,22 @@ import os
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 
 from installer.cli.options import Options, require_root
-from installer.errors import UnservableHostError
+from installer.errors import InvalidInputError, UnservableHostError
 from installer.host.clock import SystemClock, ignore_suspension, install_signal_handlers
+from installer.host.files import RootedFiles
 from installer.host.ports import Host
 from installer.host.real import build_host
 from installer.host.validator import BinaryValidator
 from installer.inputs.load import Request
+from installer.inputs.reading import is_roots_own
 from installer.inputs.settings import Settings, load_settings
 from installer.model.names import Mode
 from installer.node.reconcile import inspect, preview, reconcile
+from installer.node.record import last_options
+from installer.report.terminal import one_line
 
 _WAIT_PAUSE = 1.0  # seconds between two checks of status --wait
 
@@ -26,10 +31,11 @@ def run_host_verb(arguments: argparse.Namespace, options: Options) -> int:
     """Run plan, install, remove, status or history; return the exit code."""
     if arguments.command == "history":
         return _history(arguments, options)
-    settings = load_settings(options.config)
     require_root()
+    payload = options.payload if options.payload_given or options.payload.exists() else None
+    settings = _settings(options, needed=payload is not None and arguments.command != "remove")
     install_signal_handlers()
-    request = _request(arguments, options, settings)
+    request = _request(arguments, options, settings, payload)
     host = build_host(options.host_root)
     if arguments.command == "plan":
         return _plan(request, host, arguments, options)
@@ -53,17 +59,17 @@ def _converge(request: Request, host: Host, options: Options) -> int:
     return 0
 
 
-def _request(arguments: argparse.Namespace, options: Options, settings: Settings) -> Request:
+def _request(
+    arguments: argparse.Namespace, options: Options, settings: Settings, payload: Path | None
+) -> Request:
     mode = Mode.REMOVE if arguments.command == "remove" else Mode.INSTALL
     if arguments.command == "plan":
         mode = Mode(arguments.mode or settings.mode)
-    inspect = arguments.command == "status"
-    given = not inspect or options.payload_given or options.payload.exists()
     return Request(
         mode=mode,
         settings=settings,
-        payload=options.payload if given else None,
-        inspect=inspect,
+        payload=payload,
+        inspect=arguments.command == "status",
         configs=options.configs,
         default_configs=options.default_configs,
         who=_who(os.environ),
@@ -72,7 +78,30 @@ def _request(arguments: argparse.Namespace, options: Options, settings: Settings
         without_record=getattr(arguments, "without_record", False),
         despite_pause=getattr(arguments, "despite_pause", False),
         take_over=options.take_over or settings.take_over,
+        asked=options.asked,
     )
+
+
+def recall(options: Options) -> Mapping[str, str]:
+    """Return the options of the last run by hand on this host, as far as their paths are still root's own."""
+    last = last_options(RootedFiles(options.host_root))
+    return {name: value for name, value in last.items() if not value or is_roots_own(value)}
+
+
+def _settings(options: Options, *, needed: bool) -> Settings:
+    """Load the settings; where they are not `needed` and no inputs are given, those of the last run. Raises
+    InvalidInputError."""
+    last = "" if needed or options.chosen else recall(options).get("config", "")
+    remark = f"settings: {last}, as in the last run"
+    try:
+        settings = load_settings(Path(last) if last else options.config)
+    except InvalidInputError as error:
+        if not last:
+            raise
+        settings, remark = load_settings(None), f"warning: the settings of the last run are left out: {error}"
+    if last and options.output == "text":
+        sys.stderr.write(f"{one_line(remark)}\n")
+    return settings
 
 
 def _who(environment: Mapping[str, str]) -> str:
@@ -118,7 +147,7 @@ def _plan(request: Request, host: Host, arguments: argparse.Namespace, options: 
 
     assessment, error = preview(request, replace(host, validator=BinaryValidator()))
     plan = assessment.plan
-    print_plan(plan, options.output, sys.stdout, diffs=arguments.diff, error=error)
+    print_plan(assessment, options.output, sys.stdout, diffs=arguments.diff, error=error)
     if error is not None and options.output == "text":
         report_error(error, "text", sys.stderr)
     return plan.exit_code if error is None else error.exit_code

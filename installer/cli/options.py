@@ -5,15 +5,17 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
-import shlex
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from installer.cli.grammar import ENVIRONMENT_PREFIX, OWN_OUTPUTS, UsageError, build_parser
 from installer.errors import InvalidInputError, UnservableHostError
+from installer.model.names import REMEMBERED, spell
 
 _DEFAULTS = {"host_root": "/", "payload": "/payload", "output": "text"}
+_OF_HOST = ("config", "host_root", "payload", "configs", "default_configs")
+_OF_CLUSTER = ("kubeconfig", "context", "namespace", "name")
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +31,31 @@ class Options:
     take_over: bool
     output: str
     verbose: bool
-    typed: str = ""  # of these options, those that stand on the command line and tell which host and inputs
+    typed: Mapping[str, str] = field(default_factory=dict)  # what stands on the command line
+    chosen: bool = False  # settings, payload or configs are given, here or by the environment
+
+    @property
+    def asked(self) -> dict[str, str]:
+        """What is typed of settings, payload and configs, for a process in any directory."""
+        given = {name: self.typed[name] for name in REMEMBERED if name in self.typed}
+        return {name: value and os.path.abspath(value) for name, value in given.items()}
+
+    def retype(self, command: str, last: Callable[[], Mapping[str, str]]) -> str:
+        """Return a command for this host as this person has to type it next: with the options of now, else
+        with those of the `last` run that it needs."""
+        verb = command.partition(" ")[0]
+        needs = REMEMBERED if verb in ("plan", "install") else ("config",)
+        options = {} if self.chosen else {name: value for name, value in last().items() if name in needs}
+        options |= {name: self.typed[name] for name in _OF_HOST if name in self.typed}
+        if verb == "history":
+            options = {name: value for name, value in options.items() if name == "host_root"}
+        return f"{spell(options)} {command}".strip()
+
+    def retype_for_cluster(self, command: str) -> str:
+        """The same of a command for a cluster, or of kubectl."""
+        takes = _OF_CLUSTER[:2] if command == "kubectl" else _OF_CLUSTER
+        lacks = [name for name in takes if name in self.typed and f"--{name} " not in f"{command} "]
+        return f"{command} {spell({name: self.typed[name] for name in lacks})}".strip()
 
 
 def _options(arguments: argparse.Namespace) -> Options:
@@ -56,27 +82,26 @@ def _options(arguments: argparse.Namespace) -> Options:
     if given and default_given:
         raise UsageError(["--configs and --default-configs exclude each other"])
     by_default = default_given or (defaults and not given)
+    payload_given = hasattr(arguments, "payload") or f"{ENVIRONMENT_PREFIX}PAYLOAD" in os.environ
     return Options(
         config=Path(chosen("config")) if chosen("config") else None,
         host_root=Path(chosen("host_root")),
         payload=Path(chosen("payload")),
-        payload_given=hasattr(arguments, "payload") or f"{ENVIRONMENT_PREFIX}PAYLOAD" in os.environ,
+        payload_given=payload_given,
         configs=Path(configs) if configs and not by_default else None,
         default_configs=by_default,
         take_over=switched_on("take_over"),
         output=output,
         verbose=getattr(arguments, "verbose", False),
         typed=_typed(arguments),
+        chosen=payload_given or by_default or bool(chosen("config") or configs),
     )
 
 
-def _typed(arguments: argparse.Namespace) -> str:
-    words = []
-    for name in ("config", "host_root", "payload", "configs"):
-        if hasattr(arguments, name):
-            words += [f"--{name.replace('_', '-')}", getattr(arguments, name)]
-    words += ["--default-configs"] if hasattr(arguments, "default_configs") else []
-    return shlex.join(words)
+def _typed(arguments: argparse.Namespace) -> dict[str, str]:
+    given = vars(arguments)
+    typed = {name: str(given[name]) for name in (*_OF_HOST, *_OF_CLUSTER) if given.get(name)}
+    return typed | {"default_configs": ""} if "default_configs" in typed else typed
 
 
 def parse_options(argv: Sequence[str] | None) -> tuple[argparse.Namespace, Options]:

@@ -6,7 +6,8 @@ Asks the host nothing and writes nothing.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from installer.errors import InvalidInputError
@@ -43,6 +44,7 @@ class Request:
     ask_first: str = ""
     begins: str | None = None  # the only generation that may begin without a permit; None: any
     unattended: bool = False  # no person watches the run, so a person's hold stays
+    asked: Mapping[str, str] = field(default_factory=dict)  # the options to remember
 
 
 @dataclass(frozen=True, slots=True)

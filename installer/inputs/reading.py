@@ -73,6 +73,24 @@ def nearest(path: Path) -> str:
     return f"did you mean {parent / close[0]}?" if close else f"{parent} has no {name}"
 
 
+def is_roots_own(path: str) -> bool:
+    """Whether a path that a program remembers still leads to what root has put there: no link is on the way,
+    and nobody else can have replaced any part of it."""
+    try:
+        ways = [os.lstat(way) for way in (Path(path), *Path(path).parents)]
+    except OSError:
+        return False
+    return not any(
+        each.st_uid or stat.S_ISLNK(each.st_mode) or (each.st_mode & 0o022 and not _is_sticky(each, position))
+        for position, each in enumerate(ways)
+    )
+
+
+def _is_sticky(status: os.stat_result, position: int) -> bool:
+    """Whether it is a directory on the way, such as /tmp, in which nobody can replace what root owns."""
+    return bool(position and status.st_mode & stat.S_ISVTX)
+
+
 # An operator's file must be a regular file of at most 1 MiB. Opening a pipe without a writer would block for
 # ever, and opening a device can have an effect, so the type is checked before the file is opened for reading.
 

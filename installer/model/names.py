@@ -1,16 +1,29 @@
-"""The names that the installer shares with a cluster: modes, labels, and what it writes on a Node.
+"""The names that the installer shares with a cluster: modes, labels, and what it writes on a Node; and those
+of the options that a run remembers.
 
 Labels follow "Recommended Labels" in the Kubernetes documentation.
 """
 
 from __future__ import annotations
 
+import shlex
+from collections.abc import Mapping
 from enum import StrEnum
 
 
 class Mode(StrEnum):
     INSTALL = "install"
     REMOVE = "remove"
+
+
+REMEMBERED = ("config", "payload", "configs", "default_configs")
+"""The options whose values a run remembers, for the next run and for hints."""
+
+
+def spell(options: Mapping[str, str]) -> str:
+    """Return the options as a shell has them."""
+    words = ((f"--{name.replace('_', '-')}", value) for name, value in options.items())
+    return shlex.join(filter(None, (word for pair in words for word in pair)))
 
 
 NAME_LABEL = "app.kubernetes.io/name"

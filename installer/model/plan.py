@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from enum import IntEnum, StrEnum
 
@@ -309,6 +309,14 @@ class Plan:
         return tuple(finding for finding in self.findings if finding.severity is Severity.WARN)
 
 
+AS_GOOD = "no --payload was given, so this is about the last good generation"
+
+
+def describe_generation(generation: str, version: str) -> str:
+    """Return the line that names a generation and its cri-resmgr."""
+    return f"cri-resmgr {version}, generation {generation}" if version else f"generation {generation}"
+
+
 @dataclass(frozen=True, slots=True)
 class Assessment:
     """What a run would do, and what it rests on."""
@@ -317,6 +325,9 @@ class Assessment:
     snapshot: HostSnapshot
     base_endpoint: str = ""  # where to ask the runtime; empty if unknown
     payload_version: str = ""  # as the payload names itself
+    installed: str = ""  # the good generation; empty if there is none, or it is another installer's work
+    installed_version: str = ""  # of its cri-resmgr, as its payload named itself
+    asked: Mapping[str, str] = field(default_factory=dict)  # the options of the last run by hand
     remembered_failure: str = ""  # why this generation is not retried on this host; empty if it may be tried
     policy: PolicyInForce | None = None  # the one in force; None while no proxy runs
     # Payload or configs were not given, so the host was compared with what was installed.
@@ -324,6 +335,11 @@ class Assessment:
     unchecked: bool = False  # someone else started the proxy, and no run has checked the containers since
     # Files of ours that are there, although no installation has ended: it was cut off, or its record is lost.
     unfinished: tuple[str, ...] = ()
+
+    @property
+    def describe_installed(self) -> str:
+        """Return the good generation and its cri-resmgr, for people; empty if there is none."""
+        return describe_generation(self.installed, self.installed_version) if self.installed else ""
 
     @property
     def begins_policy(self) -> bool:

@@ -33,6 +33,7 @@ from installer.node.record import (
     Record,
     RecordStatus,
     leftovers_of_ours,
+    takes_over,
     was_moving_kubelet,
 )
 
@@ -67,6 +68,9 @@ def assess(
         snapshot,
         base_endpoint=facts.runtime,
         payload_version=inputs.payload.version if inputs.payload else record.payload_version,
+        installed="" if record.good is None or takes_over(record) else record.good.generation,
+        installed_version=record.payload_version,
+        asked=record.asked,
         remembered_failure=f"{failed.time}: {failed.reason}" if failed else "",
         policy=facts.in_force,
         as_installed=installed is not None,

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Iterator
 from dataclasses import replace
 
 from installer.errors import InvalidInputError, UnservableHostError, failed_on_disk
 from installer.host.ports import Files, Host
 from installer.inputs.load import Inputs, Request, load_inputs
+from installer.inputs.reading import is_roots_own
 from installer.inputs.settings import Settings
 from installer.model import paths
 from installer.model.event import Emit
@@ -22,7 +24,7 @@ from installer.node.header import without_header
 from installer.node.kept import good_desired, lost_files
 from installer.node.kubelet_strategy import possible_drop_ins, with_drop_in_directory
 from installer.node.ownership import RecordStore
-from installer.node.record import Record, is_ours, load_record, may_be_earlier
+from installer.node.record import Record, is_ours, load_record, may_be_earlier, takes_over
 from installer.node.run import Run
 from installer.node.snapshot import kubelet_root, read_machine, take_snapshot, with_probe
 
@@ -39,16 +41,23 @@ def assess_host(request: Request, host: Host, emit: Emit) -> tuple[Run, Inputs, 
         request = replace(request, settings=with_drop_in_directory(settings, machine))
         inputs = load_inputs(request, store.record.known_digest)
         forgotten = _forgotten_configs(request, store.record, host)
-        if forgotten and not request.inspect:
-            raise _configs_missing(forgotten)
-        installed = request.inspect and (request.payload is None or bool(forgotten))
+        repairs = request.payload is None and request.mode is Mode.INSTALL
+        if repairs and not request.inspect:
+            _check_repairable(request, store.record)
+        elif forgotten and not request.inspect:
+            raise _configs_missing(forgotten, store.record)
+        installed = repairs or (request.inspect and bool(forgotten))
         desired = (good_desired(store.record, host.files) or Desired()) if installed else None
+        if request.payload is not None and request.mode is Mode.INSTALL:
+            store.asked = request.asked
         kubelet = request.settings.kubelet
         store.reconstruct(possible_drop_ins(kubelet), inputs.payload_digest, request.without_record)
         snapshot = take_snapshot(host, machine, request.settings, store.record)
         host = replace(host, kubelet_root=kubelet_root(snapshot))
         snapshot, noted = _consider_earlier(request, host, store, snapshot)
         snapshot = store.with_damage(snapshot, give_up=request.without_record)
+        if repairs and not request.inspect and (lost := lost_files(store.record, snapshot)):
+            raise _payload_missing(f"nothing else has the content of {lost[0]} any more", store.record)
         nonce = os.urandom(8).hex()
         assessment = assess(inputs, snapshot, store.record, store.status, nonce, desired, noted)
         if request.inspect and not assessment.plan.desired.files and store.record.claims:
@@ -65,10 +74,11 @@ def assess_host(request: Request, host: Host, emit: Emit) -> tuple[Run, Inputs, 
 
 
 def _with_moved_kubelet(request: Request, record: Record, files: Files) -> Settings:
-    """A removal moves back the kubelet that we have moved, even if the settings name another unit: by hand
-    they are easily forgotten. Without a record, the drop-in itself tells."""
+    """A removal, and a run without a payload, serve the kubelet that we have moved, even if the settings name
+    another unit: by hand they are easily forgotten. Without a record, the drop-in itself tells."""
     settings, units = request.settings, paths.drop_in_units(record.owned or _drop_ins(files))
-    if request.mode is not Mode.REMOVE or not units or settings.kubelet.unit in units:
+    of_settings = request.mode is not Mode.REMOVE and request.payload is not None
+    if of_settings or not units or settings.kubelet.unit in units:
         return settings
     return settings.model_copy(update={"kubelet": settings.kubelet.model_copy(update={"unit": units[0]})})
 
@@ -119,9 +129,29 @@ def _forgotten_configs(request: Request, record: Record, host: Host) -> list[str
     return list(kept)
 
 
-def _configs_missing(found: list[str]) -> InvalidInputError:
+def _configs_missing(found: list[str], record: Record) -> InvalidInputError:
+    last = record.asked.get("configs", "")
+    again = f"--configs {shlex.quote(last)}" if last and is_roots_own(last) else "--configs"
     return InvalidInputError(
         [f"--configs is missing: this node was installed with configs ({', '.join(found)})"],
-        "give the same directory again with --configs or, if you want the policy none, --default-configs; "
+        f"give the same directory again with {again} or, if you want the policy none, --default-configs; "
         "nothing was touched",
     )
+
+
+def _check_repairable(request: Request, record: Record) -> None:
+    """A run without a payload repairs what is installed, and can do nothing else. Raises
+    InvalidInputError."""
+    given = (request.configs, "--configs"), (request.default_configs, "--default-configs")
+    needs = [option for asked, option in (*given, (request.retry, "--retry")) if asked]
+    if record.good is None or takes_over(record):
+        raise _payload_missing("no installation was completed here that could be repaired", record)
+    if needs:
+        raise _payload_missing(f"{needs[0]} needs one", record)
+
+
+def _payload_missing(why: str, record: Record) -> InvalidInputError:
+    hint = "--payload names the directory of the unpacked cri-resource-manager-<version>.<machine>.tar.gz"
+    if (last := record.asked.get("payload")) and is_roots_own(last):
+        hint = f"the last run had --payload {shlex.quote(last)}"
+    return InvalidInputError([f"--payload is missing: {why}"], f"{hint}; nothing was touched")

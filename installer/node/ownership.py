@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import posixpath
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from hashlib import sha256
@@ -65,6 +65,7 @@ class RecordStore:
         self._orphans = loaded.orphans  # kept originals that only the lost record could assign
         self.originals_aside: list[str] = []  # where this run has moved them
         self._repaired: dict[str, bytes] = {}  # kubelet's files in a new takeover, by digest
+        self.asked: Mapping[str, str] | None = None  # the options of this run; None: they stay as they are
 
     @property
     def names_another_host(self) -> bool:
@@ -208,7 +209,7 @@ class RecordStore:
         if any(step.kind is StepKind.DISABLE for step in plan.steps):  # somebody's `systemctl add-wants`
             missing |= {posixpath.dirname(path) for path in links} - {paths.LINKS, *theirs}
         owned |= {path: Owned(goes=Goes.EMPTY) for path in sorted(missing - owned.keys())}
-        record = replace(self.record, owned=owned, owed=self._owed(plan, snapshot), link_directories=theirs)
+        record = replace(self._noted(), owned=owned, owed=self._owed(plan, snapshot), link_directories=theirs)
         if plan.desired.proxy is not None:
             controls = claim_controls(record.controls, plan.desired, snapshot, self._files)
             record = replace(record, controls=controls)
@@ -245,6 +246,10 @@ class RecordStore:
                 source = HostPath(change.path)
                 self._files.write(f"{_EDITED}/{name}", source, 0o600, digest=change.before.digest)
                 yield f"{change.path} -> {_EDITED}/{name}"
+
+    def _noted(self) -> Record:
+        """The record with the options of this run."""
+        return self.record if self.asked is None else replace(self.record, asked=self.asked)
 
     def _owed(self, plan: Plan, snapshot: HostSnapshot) -> dict[str, str]:
         changed = (change.path for change in plan.changes.files if change.verb is Verb.CHANGE)
@@ -285,7 +290,7 @@ class RecordStore:
         """After a change was undone: the good generation is in place again. The other one's objects are
         deleted before it is blamed: after that, no run of it would delete them."""
         drop_objects(self._files, objects_of(self.record) | objects_of(self._loaded))
-        self._save(self.record)
+        self._save(replace(self.record, asked=self._loaded.asked))
         drop_objects(self._files, objects_of(self.record))
 
     def close_installed(
@@ -311,7 +316,7 @@ class RecordStore:
         self._settle()
         self._save(
             replace(
-                self.record,
+                self._noted(),
                 owned=owned,
                 good=desired,
                 payload_version=self.record.payload_version if payload_version is None else payload_version,

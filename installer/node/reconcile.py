@@ -20,7 +20,7 @@ from installer.model import paths
 from installer.model.event import Emit, Event, silent
 from installer.model.host import HostSnapshot
 from installer.model.names import Mode
-from installer.model.plan import Assessment, Changes, Finding, warning
+from installer.model.plan import AS_GOOD, Assessment, Changes, Finding, warning
 from installer.node.assess import AGENT_POLICY, WEIGHT_TAKEN
 from installer.node.desired import fleet_generation
 from installer.node.inspection import assess_good, assess_host
@@ -52,6 +52,8 @@ def reconcile(request: Request, host: Host, emit: Emit) -> bool:
             keep_good(error, request, host, emit)
             raise
         plan, after = assessment.plan, assessment.snapshot
+        if assessment.as_installed:
+            emit(Event("good.asked", f"{AS_GOOD}: {assessment.describe_installed}"))
         if plan.steps or _is_to_be_closed(assessment, run):
             from installer.node.carry_out import carry_out  # late: most runs have nothing to do
 

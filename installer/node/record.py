@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cache
@@ -31,6 +32,7 @@ from installer.model.host import (
     Part,
 )
 from installer.model.jsontext import parse_json
+from installer.model.names import REMEMBERED
 from installer.model.plan import Desired
 
 if TYPE_CHECKING:
@@ -119,6 +121,7 @@ class Record:
     unproven: tuple[str, ...] = ()
     payload_version: str = ""  # of the good generation, as its payload names itself
     link_directories: tuple[str, ...] = ()  # for links that enable units, as they were before us
+    asked: Mapping[str, str] = field(default_factory=dict)  # the options of the last run, see `sane_options`
 
     @property
     def claims(self) -> dict[str, Owned]:
@@ -183,8 +186,30 @@ def load_record(files: Files, machine_id: str, hostname: str) -> LoadedRecord:
     if record.machine_id != machine_id or record.hostname not in ("", hostname):
         return _recheck(record, files, machine_id, hostname)
     # What the next version added is dropped: we write our own schema.
-    record = replace(record, schema=SCHEMA, hostname=hostname)
+    record = replace(record, schema=SCHEMA, hostname=hostname, asked=sane_options(record.asked))
     return LoadedRecord(record, RecordStatus.OK, unclaimed=record.unproven)
+
+
+def sane_options(found: object) -> dict[str, str]:
+    """Return the remembered options that a person can have typed: absolute paths, and no others. Somebody may
+    have edited the record."""
+    options = found if isinstance(found, Mapping) else {}
+    return {
+        name: str(value)
+        for name, value in options.items()
+        if name in REMEMBERED and isinstance(value, str)
+        if (value == "" and name == "default_configs") or (paths.is_clean(value) and value.isprintable())
+    }
+
+
+def last_options(files: Files) -> dict[str, str]:
+    """Return the options of the last run by hand that changed this host. Empty if the record is missing or
+    damaged."""
+    with suppress(ValueError, UnservableHostError, OSError):
+        raw = files.read(paths.RECORD, _RECORD_LIMIT)
+        found = parse_json(raw) if raw and _is_whole(raw) else None
+        return sane_options(found.get("asked")) if isinstance(found, Mapping) else {}
+    return {}
 
 
 def _is_whole(raw: bytes) -> bool:

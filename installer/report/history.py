@@ -7,6 +7,7 @@ from typing import TextIO
 
 from installer.model.history import History, HistoryEntry
 from installer.model.jsontext import to_camel
+from installer.model.plan import describe_generation
 from installer.report.terminal import BOLD, YELLOW, one_line, paint, wants_color, write_json
 
 _SCHEMA = 1
@@ -31,6 +32,5 @@ def _lines(entry: HistoryEntry, color: bool) -> Iterator[str]:
         yield f"    because {one_line(why)}"
     if len(entry.why) > _WHY_SHOWN:
         yield f"    and {len(entry.why) - _WHY_SHOWN} more reasons (--output json)"
-    version = f", payload {entry.payload_version}" if entry.payload_version else ""
     if entry.generation:
-        yield f"    generation {one_line(entry.generation + version)}"
+        yield f"    {one_line(describe_generation(entry.generation, entry.payload_version))}"

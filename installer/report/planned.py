@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TextIO
 
 from installer.errors import InstallerError, RolledBackError
@@ -10,6 +10,8 @@ from installer.model import paths
 from installer.model.host import DesiredFile, FileState, Kind, Part
 from installer.model.jsontext import to_camel
 from installer.model.plan import (
+    AS_GOOD,
+    Assessment,
     Changes,
     FileChange,
     Finding,
@@ -18,6 +20,7 @@ from installer.model.plan import (
     UnitAction,
     UnitChange,
     Verb,
+    describe_generation,
 )
 from installer.report.diffs import diff_lines, file_diff, file_line
 from installer.report.terminal import BOLD, RED, YELLOW, one_line, paint, pick, wants_color, write_json
@@ -37,22 +40,40 @@ _SCHEMA = 1
 
 
 def print_plan(
-    plan: Plan, output: str, stream: TextIO, *, diffs: bool = False, error: InstallerError | None = None
+    seen: Assessment, output: str, stream: TextIO, *, diffs: bool = False, error: InstallerError | None = None
 ) -> None:
     """Write the plan to `stream`; `output` is text or json (one document). `error`: how a run of this plan
     would end; only the JSON document has it."""
     if output == "json":
-        write_json(plan_json(plan, error), stream)
-    else:
-        stream.write(render_plan(plan, wants_color(stream), diffs=diffs, error=error))
+        of_host = pick(seen, "installed installed_version as_installed payload_version")
+        write_json(plan_json(seen.plan, error) | of_host, stream)
+        return
+    notes = tuple(_generation_lines(seen))
+    stream.write(render_plan(seen.plan, wants_color(stream), diffs=diffs, error=error, notes=notes))
+
+
+def _generation_lines(seen: Assessment) -> Iterator[str]:
+    """What is installed, and what the plan would install instead."""
+    wanted = seen.plan.desired.generation
+    if seen.as_installed:
+        yield AS_GOOD
+    if seen.installed:
+        yield f"installed: {seen.describe_installed}"
+    if wanted and wanted != seen.installed:
+        yield f"to install: {describe_generation(wanted, seen.payload_version)}"
 
 
 def render_plan(
-    plan: Plan, color: bool = False, *, diffs: bool = False, error: InstallerError | None = None
+    plan: Plan,
+    color: bool = False,
+    *,
+    diffs: bool = False,
+    error: InstallerError | None = None,
+    notes: Sequence[str] = (),
 ) -> str:
-    """Return the plan for people: the summary, refusals and warnings, every step with its reason; with
-    `diffs` also what changes in each file."""
-    lines = [paint(_first_line(plan, error), BOLD, color)]
+    """Return the plan for people: the summary and `notes`, refusals and warnings, every step with its reason;
+    with `diffs` also what changes in each file."""
+    lines = [paint(_first_line(plan, error), BOLD, color), *map(one_line, notes)]
     for finding in plan.refusals:
         lines += finding_lines(finding, paint("refused:", RED, color))
     for finding in plan.warnings:

@@ -8,9 +8,9 @@ from typing import TextIO
 from installer.model.history import NO_PAST, Past
 from installer.model.host import KubeletSnapshot, ProcessState, UnitState
 from installer.model.jsontext import to_camel
-from installer.model.names import Mode
+from installer.model.names import Mode, spell
 from installer.model.paths import HOLDS
-from installer.model.plan import Assessment, Desired
+from installer.model.plan import Assessment, Desired, describe_generation
 from installer.report.planned import finding_lines, summarise_plan
 from installer.report.terminal import BOLD, GREEN, RED, YELLOW, one_line, paint, pick, wants_color, write_json
 
@@ -20,7 +20,7 @@ _UNFINISHED = (
     "an installation was begun here and has not ended: `cri-resmgr-installer install` finishes it, "
     "`cri-resmgr-installer remove` takes it away"
 )
-_AS_INSTALLED = "what was installed last, because no payload and configs were given"
+_AS_INSTALLED = "compared with what was installed last, because no payload and configs were given"
 
 
 def print_status(assessment: Assessment, output: str, stream: TextIO, past: Past = NO_PAST) -> int:
@@ -82,10 +82,9 @@ def render_status(assessment: Assessment, past: Past, color: bool = False) -> st
         lines.append(f"    guard: {one_line(past.guard)}  ({one_line(past.guard_time)}{earlier})")
     lines += _generation_lines(snapshot.kubelet.process, wanted_kubelet, known)
     lines += _file_lines(assessment)
+    lines += _installed_lines(assessment, past)
     if past.last_change is not None:
         lines.append(f"last change: {one_line(f'{past.last_change.time} {past.last_change.describe}')}")
-    if assessment.as_installed and plan.desired.files:
-        lines.append(f"compared with {_AS_INSTALLED}")
     if assessment.snapshot.hold:
         reason = one_line(assessment.snapshot.hold)
         when = " from its next start on" if snapshot.kubelet.on_relay else ""
@@ -129,10 +128,20 @@ def _proxy_lines(assessment: Assessment, past: Past) -> Iterator[str]:
         yield f"    policy: {one_line(assessment.policy.describe)}"
     if endpoint := _runtime_endpoint(assessment):
         yield f"    runtime endpoint: {one_line(endpoint)}"
-    if version := _payload_version(assessment, past):
-        yield f"    payload: {one_line(version)}"
-    if (generation := assessment.plan.desired.generation) and assessment.as_installed:
-        yield f"    installed generation: {generation}"
+
+
+def _installed_lines(assessment: Assessment, past: Past) -> Iterator[str]:
+    """What is installed, what was given if that is something else, and what was compared."""
+    installed, wanted = assessment.installed, assessment.plan.desired.generation
+    if installed:
+        version = assessment.installed_version or _noted_version(past, installed)
+        yield f"installed: {one_line(describe_generation(installed, version))}"
+    if wanted and wanted != installed:
+        yield f"given: {one_line(describe_generation(wanted, _payload_version(assessment, past)))}"
+    if wanted and assessment.as_installed:
+        yield _AS_INSTALLED
+    if assessment.asked:
+        yield f"the last run by hand had {one_line(spell(assessment.asked))}"
 
 
 def _decided_this_start(assessment: Assessment, past: Past) -> bool:
@@ -148,9 +157,12 @@ def _runtime_endpoint(assessment: Assessment) -> str:
 
 def _payload_version(assessment: Assessment, past: Past) -> str:
     """Return the payload's own version, else that of the last installation in the journal."""
-    change, wanted = past.last_change, assessment.plan.desired.generation
-    noted = change.payload_version if change and change.generation == wanted else ""
-    return assessment.payload_version or noted
+    return assessment.payload_version or _noted_version(past, assessment.plan.desired.generation)
+
+
+def _noted_version(past: Past, generation: str) -> str:
+    change = past.last_change
+    return change.payload_version if change and change.generation == generation else ""
 
 
 def _health(kubelet: KubeletSnapshot) -> str:
@@ -173,11 +185,11 @@ def _unit_line(unit: UnitState, color: bool) -> str:
 
 
 def _generation_lines(process: ProcessState | None, wanted: str, known: bool) -> Iterator[str]:
-    """`known`: whether it is known what should run."""
+    """Of what a unit runs that differs. `known`: whether it is known what should run."""
     running = process.generation if process is not None else ""
-    if running or wanted:
-        expected = "" if running == wanted or not known else f" (expected {wanted or 'none'})"
-        yield f"    generation: {one_line(running) or 'not started by this installer'}{expected}"
+    if running != wanted and known:
+        started = f"started with digest {one_line(running)}" if running else "not started by this installer"
+        yield f"    {started} (expected {f'digest {wanted}' if wanted else 'none'})"
 
 
 def _file_lines(assessment: Assessment) -> Iterator[str]:
@@ -199,8 +211,8 @@ def _file_lines(assessment: Assessment) -> Iterator[str]:
 def status_json(assessment: Assessment, past: Past) -> dict[str, object]:
     """Return the status for machines; the keys are stable. `hold`, `rememberedFailure` and `pause` are
     empty, `policy` and `lastChange` null where there is none. `thisStart`: whether the guard decided for
-    the running kubelet. `asInstalled`: compared with what was installed, because payload or configs were
-    not given. `unfinished`: files of an installation that has not ended."""
+    the running kubelet. `installed`: the last good generation. `asInstalled`: compared with that, because
+    payload or configs were not given. `unfinished`: files of an installation that has not ended."""
     snapshot, plan = assessment.snapshot, assessment.plan
     wanted_proxy, wanted_kubelet = _wanted(plan.desired)
     return {
@@ -230,7 +242,7 @@ def status_json(assessment: Assessment, past: Past) -> dict[str, object]:
             "thisStart": bool(past.guard) and _decided_this_start(assessment, past),
         },
         "lastChange": to_camel(past.last_change),
-        "asInstalled": assessment.as_installed,
+        **pick(assessment, "as_installed installed installed_version"),
         "unfinished": assessment.unfinished,
     }
 

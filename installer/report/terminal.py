@@ -6,7 +6,7 @@ import contextlib
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, TextIO
 
 from installer.model.jsontext import camel, to_camel
@@ -26,9 +26,12 @@ _INVISIBLE = re.compile(
     "\U00016fe4\U0001d159\U000e0100-\U000e01ef]"
 )
 # Ours, in a message: with the program's name, or with an option.
-_HOST_VERBS = "(?:plan|install|remove|status)"
-_COMMAND = re.compile(
-    rf"`(?:cri-resmgr-installer ({_HOST_VERBS}(?: --[a-z-]+)*)|({_HOST_VERBS}(?: --[a-z-]+)+))`"
+_HOST_VERBS = "(?:plan|install|remove|status|history)"
+OF_HOST = re.compile(
+    rf"`(?:cri-resmgr-installer )({_HOST_VERBS}(?: --?[a-z-]+)*)`|`({_HOST_VERBS}(?: --[a-z-]+)+)`"
+)
+OF_CLUSTER = re.compile(
+    r"`cri-resmgr-installer ((?:report|rollout|uninstall)(?: [^`|]*)?)`|(?<=`)kubectl(?= )"
 )
 _SHORT = {"\r": "\\r", "\0": "\\0"}
 
@@ -62,13 +65,17 @@ def cut(line: str) -> str:
     return line if more <= 0 else f"{line[:_LINE_LIMIT]}... ({more} more characters)"
 
 
-def retyped(text: str, options: str) -> str:
-    """Return the text, in which each command for this host has these options: as a person has to type it who
-    has typed them now."""
-    program = "cri-resmgr-installer"
-    return (
-        _COMMAND.sub(lambda found: f"`{program} {options} {found[1] or found[2]}`", text) if options else text
-    )
+def retyped(text: str, pattern: re.Pattern[str], spell: Callable[[str], str]) -> str:
+    """Return the text with each command that `pattern` finds as `spell` has it: as a person has to type it
+    who has typed the options of now."""
+
+    def with_options(found: re.Match[str]) -> str:
+        command = next(filter(None, found.groups()), found[0])
+        spelled = spell(command)
+        whole = spelled if command == found[0] else f"`cri-resmgr-installer {spelled}`"
+        return found[0] if spelled == command else whole
+
+    return pattern.sub(with_options, text)
 
 
 def paint(text: str, color: str, enabled: bool) -> str:
@@ -102,14 +109,14 @@ class SteadyStream:
 
     def __init__(self, stream: TextIO | None) -> None:
         self._stream = stream or open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 (for good)
-        self.typed = ""  # what commands in its text are to have, see `retyped`
+        self.retype: Callable[[str], str] | None = None  # gives commands in its text their options
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
 
     def write(self, text: str) -> int:
         try:
-            return self._stream.write(retyped(text, self.typed))
+            return self._stream.write(self.retype(text) if self.retype else text)
         except OSError:
             self._drop()
             return len(text)

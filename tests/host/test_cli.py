@@ -123,6 +123,29 @@ def test_a_plan_asks_what_an_installation_asks(node: Node) -> None:
     assert node.run("plan", code=3).err == ""
     node.run("install", code=5)
     planned = node.run("plan", code=5)
-    assert planned.out == "failed here before, not retried; the last good generation: nothing to do\n"
+    assert planned.out.splitlines()[0] == (
+        "failed here before, not retried; the last good generation: nothing to do"
+    )
     assert planned.err == node.run("install", code=5).err
     assert node.run("plan", "--retry", code=3).out.startswith("2 to change; ")
+
+
+def test_the_next_run_knows_what_the_last_one_was_given(node: Node) -> None:
+    """Without a payload it repairs; what needs one names the paths of the last run, and so do the hints."""
+    host_root = ("--host-root", str(node.host.root))
+    node.fallback("policy:\n  Active: podpools\n  ReservedResources: {CPU: 750m}\n")
+    node.run("install")
+    node.path(FALLBACK).unlink()
+    planned = execute(*host_root, "plan")
+    assert (planned.code, planned.err.partition(":")[0]) == (3, "settings")
+    assert planned.out.splitlines()[1] == "no --payload was given, so this is about the last good generation"
+    repaired = execute(*host_root, "install")
+    assert (repaired.code, repaired.out.splitlines()[-1]) == (0, "done")
+    node.expect_good()
+    missing = execute(*host_root, "install", "--retry")
+    assert missing.code == 2
+    given = node.command.globals()
+    assert f"the last run had --payload {given[3]}; nothing was touched" in missing.err
+    assert f"--configs {given[5]} " in execute(*host_root, "--payload", given[3], "install").err
+    said = execute(*host_root, "status").out
+    assert f"the last run by hand had --config {given[7]} --payload {given[3]} --configs {given[5]}\n" in said

@@ -9,6 +9,7 @@ import sys
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 from unicodedata import category
 
 import pytest
@@ -18,9 +19,11 @@ from hypothesis import strategies as st
 from installer.errors import InvalidInputError, RolledBackError
 from installer.model import paths
 from installer.model.event import Event
-from installer.model.host import ABSENT, DesiredFile, FileState, Kind, Part
+from installer.model.host import ABSENT, DesiredFile, FileState, Kind, Part, UnitState
 from installer.model.plan import (
+    Assessment,
     Changes,
+    Desired,
     FileChange,
     Finding,
     Plan,
@@ -36,6 +39,7 @@ from installer.report.planned import plan_json, print_plan, render_plan, summari
 from installer.report.terminal import cut, escape, one_line, wants_color
 from installer.report.waiting import WaitingLine
 from tests.lib.reported import FALLBACK, HARMFUL, file, plan, there, unit
+from tests.lib.snapshots import snapshot
 
 
 def diffs(plan: Plan) -> str:
@@ -322,6 +326,36 @@ def test_what_is_waited_for_is_no_noise_in_a_log(output: str) -> None:
     assert log.getvalue() == ""
 
 
+NODE = snapshot({}, UnitState(paths.PROXY_UNIT), UnitState("kubelet.service"))
+
+
+@pytest.mark.parametrize(
+    ("of_host", "lines"),
+    [
+        ({}, ["to install: generation 923d0e1ca465788e"]),
+        (
+            {"installed": "g1", "installed_version": "v0.9.1", "payload_version": "v0.9.2"},
+            [
+                "installed: cri-resmgr v0.9.1, generation g1",
+                "to install: cri-resmgr v0.9.2, generation 923d0e1ca465788e",
+            ],
+        ),
+        (
+            {"installed": "923d0e1ca465788e", "as_installed": True},
+            [
+                "no --payload was given, so this is about the last good generation",
+                "installed: generation 923d0e1ca465788e",
+            ],
+        ),
+    ],
+)
+def test_a_plan_names_what_is_installed_and_what_would_be(of_host: dict[str, Any], lines: list[str]) -> None:
+    stream = io.StringIO()
+    wanted = Desired((DesiredFile.of(FALLBACK, b""),))
+    print_plan(Assessment(replace(plan(), desired=wanted), NODE, **of_host), "text", stream)
+    assert stream.getvalue().splitlines() == ["nothing to do", *lines]
+
+
 def test_a_plan_as_json_is_one_document_with_stable_keys() -> None:
     stream = io.StringIO()
     payload = DesiredFile(paths.BINARY, 0o755, Part.PROXY, "f" * 64, 9, content=Path("/payload/x"))
@@ -332,7 +366,7 @@ def test_a_plan_as_json_is_one_document_with_stable_keys() -> None:
         units=(unit(UnitAction.RESTART),),
         findings=(Finding(Severity.WARN, "w", "m", "h"),),
     )
-    print_plan(sample, "json", stream)
+    print_plan(Assessment(sample, NODE, installed="g1", installed_version="v0.9.2"), "json", stream)
     document = json.loads(stream.getvalue())
     assert set(document) == {
         *(
@@ -347,8 +381,13 @@ def test_a_plan_as_json_is_one_document_with_stable_keys() -> None:
             "resets",
             "findings",
             "error",
+            "installed",
+            "installedVersion",
+            "asInstalled",
+            "payloadVersion",
         )
     }
+    assert (document["installed"], document["installedVersion"]) == ("g1", "v0.9.2")
     assert document["kubelet"] == {"unit": "kubelet.service", "strategy": "environment", "why": "it wins"}
     changed, binary, deleted = document["files"]
     assert "-a\\xff" in changed["diff"]

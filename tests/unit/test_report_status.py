@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from dataclasses import replace
 
 import pytest
@@ -62,6 +63,8 @@ def test_status_tells_the_policy_the_runtime_the_payload_and_how_it_came_to_be()
         but(WELL, proxy_process=running),
         policy=PolicyInForce("balloons", PolicySource.AGENT),
         as_installed=True,
+        installed=WANTED.generation,
+        asked={"payload": "/root/my payload", "default_configs": ""},
     )
     stream = io.StringIO()
     assert print_status(seen, "text", stream, PAST) == 0
@@ -69,7 +72,8 @@ def test_status_tells_the_policy_the_runtime_the_payload_and_how_it_came_to_be()
     for line in (
         "policy: balloons, from cri-resmgr-agent",
         "runtime endpoint: /run/x.sock",
-        "payload: v0.9.2",
+        f"installed: cri-resmgr v0.9.2, generation {WANTED.generation}",
+        "the last run by hand had --payload '/root/my payload' --default-configs",
         "guard: relay: ready, waited 0.10 s  (2026-11-22T03:00:01Z)",
         "last change: 2026-11-22T03:00:00Z install by alice: done: 1 to change",
         "compared with what was installed last, because no payload and configs were given",
@@ -98,7 +102,20 @@ def test_a_version_that_was_not_installed_last_is_not_shown() -> None:
     stream = io.StringIO()
     other = PAST._replace(last_change=replace(CHANGE, generation="g0"))
     print_status(Assessment(replace(plan(), desired=WANTED), WELL), "text", stream, other)
-    assert "payload" not in stream.getvalue()
+    assert f"given: generation {WANTED.generation}\n" in stream.getvalue()
+
+
+def test_status_and_history_name_a_generation_alike() -> None:
+    """One name for it, whatever the units were started with."""
+    seen = Assessment(
+        replace(plan(), desired=WANTED), WELL, installed=WANTED.generation, installed_version="v0.9.2"
+    )
+    stream = io.StringIO()
+    print_status(seen, "text", stream)
+    shown = re.findall("(?:cri-resmgr .*)?generation .*", stream.getvalue())
+    stream = io.StringIO()
+    print_history(History((CHANGE,)), "text", stream)
+    assert shown == re.findall("cri-resmgr .*", stream.getvalue()) != []
 
 
 def test_a_host_without_us_is_not_installed() -> None:
@@ -165,7 +182,7 @@ def test_a_difference_is_exit_3_and_named() -> None:
     code, text = status(but(WELL, proxy_process=process), different)
     assert code == 3
     assert f"    {FALLBACK}: its content differs" in text
-    assert "generation: g0 (expected g1)" in text
+    assert "started with digest g0 (expected digest g1)" in text
     assert "not converged: 1 to change; cri-resource-manager restarts" in text
 
 
@@ -178,10 +195,10 @@ def test_a_refusal_is_not_well() -> None:
 
 def test_a_unit_that_somebody_else_started_says_so() -> None:
     _code, text = status(but(WELL, proxy_process=None), plan())
-    assert "generation: not started by this installer (expected g1)" in text
+    assert "not started by this installer (expected digest g1)" in text
     stream = io.StringIO()
     print_status(Assessment(plan(), WELL), "text", stream)
-    assert "generation: g1 (expected none)" in stream.getvalue()
+    assert "started with digest g1 (expected none)" in stream.getvalue()
 
 
 def test_a_removed_host_is_well_without_a_proxy() -> None:
