@@ -28,6 +28,7 @@ from installer.model.host import Health, HostSnapshot, Part
 from installer.model.limits import ANSWER_SECONDS, HURRIED_SECONDS, Limits
 from installer.model.plan import Assessment, Changes, Desired, Plan, StepKind
 from installer.model.proxy import Repinning, fatal_lines
+from installer.node.adoption import forget_old
 from installer.node.controls import due_controls
 from installer.node.converge import converge, limits_of
 from installer.node.desired import settings_digest
@@ -94,6 +95,8 @@ def roll_back(
             converge(plan, snapshot, run, limits, back)
         except KubeletKeptError as error:  # it is healthy there
             kept = f", but {error.message}"
+        with suppress(InstallerError, OSError):
+            forget_old(run.host.files)  # nobody checks weights here, after which it would be deleted
     except (InstallerError, OSError) as error:
         second = failed_on_disk("the rollback", error) if isinstance(error, OSError) else error
         if not runtime_error(run.host, assessment.base_endpoint):

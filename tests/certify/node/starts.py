@@ -170,7 +170,7 @@ RARE_WAYS: dict[Start, tuple[Target, ...]] = {
     _nature("slow", ("former", "nothing"), _TWO): (INSTALL,),
     _nature("too slow", _TWO): _STARTS_IT,
     _nature("too slow"): (UPGRADE,),
-    _nature("late", _TWO): (INSTALL, UPGRADE, REMOVAL),
+    _nature("late", _TWO): (INSTALL, UPGRADE, BAD, REMOVAL),
     _nature("late", ("former", "nothing"), _TWO): (INSTALL, REFUSING),
     (("former", "forced"), _TWO): (REREAD,),
     _nature("refuses", ("former", "forced"), _TWO): (REREAD,),

@@ -8,11 +8,14 @@ from pathlib import Path
 
 import pytest
 
+from installer.model import paths
+from installer.node.adoption import OLD_CACHE
 from tests.certify.branches import Branches
 from tests.certify.node.certify import Job, all_jobs, all_of, carry_out, memory, modules
 from tests.certify.node.defects import DEFECTS, Defect, find
+from tests.certify.node.engine import attempt
 from tests.certify.node.starts import FACTORS, Ground, cover
-from tests.certify.node.targets import INSTALL
+from tests.certify.node.targets import BAD, INSTALL
 from tests.certify.node.unreached import unlisted
 from tests.certify.node.world import World, lay
 from tests.faults.disks.crash import read_tree
@@ -35,6 +38,15 @@ def test_every_start_ends_as_an_uncut_run_of_it_wherever_it_is_cut(part: int) ->
             states += found.states
     assert states > 300
     assert not faults, "\n".join(faults[:10])
+
+
+def test_a_rollback_leaves_no_copy_of_a_cache_behind_that_an_adoption_was_cut_after(tmp_path: Path) -> None:
+    ground = Ground(tmp_path)
+    world = ground.world(ground.begin((("containers", "two"),))[0])
+    world.put(OLD_CACHE, world.read(paths.PROXY_CACHE))
+    world.refresh()
+    assert attempt(world, BAD.request(tmp_path)) == "rolled back"
+    assert OLD_CACHE not in world.tree
 
 
 @pytest.mark.long
