@@ -146,6 +146,8 @@ def lay_documents(root: Path, source: Path) -> None:
     write(doc / "copyright", (DEBIAN / "copyright").read_text())
     compress(doc / "CHANGELOG.md.gz", (source / "CHANGELOG.md").read_bytes())
     compress(doc / "changelog.gz", debian_changelog().encode())
+    for page in sorted((source / "docs").glob("*.md")):
+        compress(doc / f"docs/{page.name}.gz", page.read_bytes())
     write(share / "lintian/overrides" / NAME, (DEBIAN / "lintian-overrides").read_text())
 
 

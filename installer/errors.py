@@ -14,6 +14,7 @@ class InstallerError(Exception):
 
     exit_code = 1
     faults: tuple[str, ...] = ()  # the parts of a message that lists several
+    codes: tuple[str, ...] = ()  # of findings; without any, the exit code says where to read on
     waits = False  # nothing is wrong; the run has to wait
     # Of an unattended run: the generation that was asked for, and what is installed nevertheless
     # (`generation`, `policy`, `policySource`); None if that could not be read.
@@ -41,13 +42,15 @@ class InvalidInputError(InstallerError):
 
 class UnservableHostError(InstallerError):
     """This host cannot or should not be changed (exit 4). Nothing was touched. `faults` has one text per
-    reason if there are several."""
+    reason if there are several, `codes` their codes."""
 
     exit_code = 4
 
-    def __init__(self, message: str, hint: str = "", faults: Sequence[str] = ()) -> None:
+    def __init__(
+        self, message: str, hint: str = "", faults: Sequence[str] = (), codes: Sequence[str] = ()
+    ) -> None:
         super().__init__(message, hint)
-        self.faults = tuple(faults)
+        self.faults, self.codes = tuple(faults), tuple(codes)
 
 
 NO_SUCH_UNIT = "org.freedesktop.systemd1.NoSuchUnit"

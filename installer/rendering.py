@@ -1,4 +1,4 @@
-"""Find the files of units/ and templates/, and fill templates with values."""
+"""Find the files of units/ and templates/, fill templates with values, and find the runbooks."""
 
 from __future__ import annotations
 
@@ -31,6 +31,11 @@ def unit_text(name: str) -> str:
 def template_text(name: str) -> str:
     """A file of templates/, possibly in a subdirectory (`manifests/daemonset.yaml.j2`)."""
     return _read("templates", name)
+
+
+def runbooks() -> str:
+    """The page docs/runbooks.md."""
+    return _read("docs", "runbooks.md")
 
 
 @cache

@@ -16,7 +16,7 @@ from typing import TextIO, cast
 
 from installer.cli.grammar import INTERNAL_VERBS, UsageError
 from installer.cli.options import Options, asked_output, parse_options
-from installer.errors import InstallerError, unforeseen
+from installer.errors import InstallerError, InvalidInputError, unforeseen
 from installer.report.terminal import OF_CLUSTER, OF_HOST, SteadyStream, retyped
 
 
@@ -86,6 +86,25 @@ def _fail(error: InstallerError, output: str) -> int:
     return error.exit_code
 
 
+def _explain(words: Sequence[str], output: str) -> int:
+    from installer.inputs.reading import suggest
+    from installer.rendering import runbooks
+    from installer.report.explain import find_entries, normalise
+    from installer.report.terminal import write_json
+
+    entries = find_entries(runbooks())
+    names = list(dict.fromkeys(normalise(" ".join(words)))) or sorted(entries)
+    if unknown := [name for name in names if name not in entries]:
+        fault = f"the runbooks have nothing about {unknown[0]!r}"
+        raise InvalidInputError([fault], f"{suggest(unknown[0], entries)}; without a CODE all are listed")
+    if output == "json":
+        write_json({"schema": 1, "entries": {name: entries[name] for name in names}}, sys.stdout)
+    else:
+        texts = [f"{name}\n\n{entries[name]}\n" for name in names] if words else [f"{n}\n" for n in names]
+        sys.stdout.write("\n".join(texts) if words else "".join(texts))
+    return 0
+
+
 def _print_manifests(arguments: argparse.Namespace) -> int:
     from installer.gardener.registration import render_registration
     from installer.manifests import ManifestOptions, render_manifests
@@ -109,6 +128,8 @@ def _run(arguments: argparse.Namespace, options: Options) -> int:
         return run_daemon_verb(arguments, options)
     if arguments.command == "manifests":
         return _print_manifests(arguments)
+    if arguments.command == "explain":
+        return _explain(arguments.words, options.output)
     if arguments.command == "extension":
         from installer.cli.gardener import run_extension
 

@@ -119,6 +119,10 @@ def build_parser() -> tuple[Parser, Mapping[str, Parser]]:
         )
 
     _add_host_verbs(partial(add, parent=shared))
+    said = "print what the runbooks say about a code, an exit code or a phase"
+    add("explain", said, f"{_PROGRAM} explain kubelet-masked").add_argument(
+        "words", nargs="*", metavar="CODE", help="a code in brackets, `exit 5`, `held`; default: list them"
+    )
     objects = "print the Kubernetes objects as YAML; needs neither root nor a host"
     _add_manifests(
         add("manifests", objects, f"{_PROGRAM} manifests --values values.yaml | kubectl apply -f -")

@@ -55,7 +55,8 @@ def check_pause(request: Request, snapshot: HostSnapshot) -> None:
 def _refuse(plan: Plan) -> None:
     if plan.refusals:
         lines = [f"{f.message} [{f.code}]" + (f" ({f.hint})" if f.hint else "") for f in plan.refusals]
-        raise UnservableHostError("\n".join(lines), UNTOUCHED, lines)
+        codes = [finding.code for finding in plan.refusals]
+        raise UnservableHostError("\n".join(lines), UNTOUCHED, lines, codes)
 
 
 def _not_tried_again(assessment: Assessment, inputs: Inputs) -> RolledBackError:

@@ -9,7 +9,18 @@ from typing import TextIO
 
 from installer.errors import InstallerError, InvalidInputError, RolledBackError
 from installer.model.event import ERROR, KUBELET_RESTART, WAITING, Emit, Event
-from installer.report.terminal import BOLD, RED, YELLOW, cut, escape, one_line, paint, pick, wants_color
+from installer.report.terminal import (
+    BOLD,
+    RED,
+    YELLOW,
+    cut,
+    escape,
+    one_line,
+    paint,
+    pick,
+    read_on,
+    wants_color,
+)
 from installer.report.waiting import WaitingLine
 
 STEP_STARTED = "step.started"
@@ -101,12 +112,13 @@ def build_reporter(
 
 
 def report_error(error: InstallerError, output: str, stream: TextIO, now: Now = utc_now) -> None:
-    """Write the error and its hint: `error: ...` and `hint: ...`, or an event of the kind `error` whose
-    data are {"error": the class, "exitCode", "hint", "faults"}, and of a RolledBackError "remembered" and
-    "fleetGeneration". A run that has to wait reports `waiting` instead of `error`."""
+    """Write the error, its hint, and where to read on: `error: ...`, `hint: ...` and `more: ...`, or an
+    event of the kind `error` whose data are {"error": the class, "exitCode", "hint", "faults", "codes"}, and
+    of a RolledBackError "remembered" and "fleetGeneration". A run that has to wait reports `waiting` instead
+    of `error`."""
     kind = WAITING if error.waits else ERROR
     if output == "json":
-        data = {"error": type(error).__name__, **pick(error, "exit_code hint faults")}
+        data = {"error": type(error).__name__, **pick(error, "exit_code hint faults codes")}
         if isinstance(error, RolledBackError):
             data |= {"remembered": error.remembered, "fleetGeneration": error.fleet_generation}
         JsonReporter(stream, now)(Event(kind, error.message, data))
@@ -121,5 +133,6 @@ def report_error(error: InstallerError, output: str, stream: TextIO, now: Now = 
     if error.hint:
         first, *rest = escape(error.hint).split("\n")
         text += f"{paint('hint:', BOLD, color)} {first}\n" + "".join(f"  {line}\n" for line in rest)
+    text += f"{paint('more:', BOLD, color)} {read_on(*error.codes or (f'exit-{error.exit_code}',))}\n"
     stream.write(text)
     stream.flush()

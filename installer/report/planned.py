@@ -16,6 +16,7 @@ from installer.model.plan import (
     FileChange,
     Finding,
     Plan,
+    Severity,
     StepKind,
     UnitAction,
     UnitChange,
@@ -23,7 +24,17 @@ from installer.model.plan import (
     describe_generation,
 )
 from installer.report.diffs import diff_lines, file_diff, file_line
-from installer.report.terminal import BOLD, RED, YELLOW, one_line, paint, pick, wants_color, write_json
+from installer.report.terminal import (
+    BOLD,
+    RED,
+    YELLOW,
+    one_line,
+    paint,
+    pick,
+    read_on,
+    wants_color,
+    write_json,
+)
 
 _FILE_STEPS = frozenset({StepKind.WRITE, StepKind.DELETE, StepKind.RESTORE})
 _ACTING = {
@@ -129,6 +140,8 @@ def finding_lines(finding: Finding, label: str) -> Iterator[str]:
     yield f"{label} {one_line(finding.message)} [{finding.code}]"
     if finding.hint:
         yield f"    hint: {one_line(finding.hint)}"
+    if finding.severity is Severity.REFUSE:
+        yield f"    more: {read_on(finding.code)}"
 
 
 def summarise(changes: Changes, kubelet_unit: str = "kubelet.service", *, done: bool = False) -> str:

@@ -78,6 +78,11 @@ def retyped(text: str, pattern: re.Pattern[str], spell: Callable[[str], str]) ->
     return pattern.sub(with_options, text)
 
 
+def read_on(*names: str) -> str:
+    """Return the command that prints what the runbooks say about these codes."""
+    return f"`cri-resmgr-installer explain {' '.join(dict.fromkeys(names))}`"
+
+
 def paint(text: str, color: str, enabled: bool) -> str:
     return f"\x1b[{color}m{text}\x1b[0m" if enabled and text else text
 

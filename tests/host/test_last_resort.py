@@ -37,7 +37,7 @@ def test_r8_without_a_runtime_nothing_more_is_touched_and_what_to_type_brings_ku
             if MOVING in line:
                 node.host.systemctl("stop", "containerd")
         assert process.wait() == 6, said
-    now, by_hand, then = said[said.index("hint: ") :].splitlines()
+    now, by_hand, then, _more = said[said.index("hint: ") :].splitlines()
     assert "the container runtime at unix:///var/run/containerd/containerd.sock does not answer" in now
     assert "kubelet.service is NOT running" in now
     (typed,) = re.findall("`(.+?)`", by_hand)

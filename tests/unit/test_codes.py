@@ -76,11 +76,13 @@ def test_people_see_the_code() -> None:
     assert list(finding_lines(found, "refused:")) == [
         "refused: it is masked [proxy-masked]",
         "    hint: unmask it",
+        "    more: `cri-resmgr-installer explain proxy-masked`",
     ]
     assert "[proxy-masked]" in render_plan(plan(findings=(found, warning(Code.PAUSED, "paused"))))
     with pytest.raises(UnservableHostError) as refused:
         _refuse(plan(findings=(found,)))
     assert refused.value.faults == ("it is masked [proxy-masked] (unmask it)",)
+    assert refused.value.codes == ("proxy-masked",)
 
 
 def test_people_see_the_code_of_a_warning(capsys: pytest.CaptureFixture[str]) -> None:

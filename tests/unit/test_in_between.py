@@ -163,8 +163,8 @@ def test_what_is_installed_is_named_without_a_payload(node: Node, payload: Path)
     seen = inspect(Request(Mode.INSTALL, SETTINGS, None, inspect=True), node.fake.host)
     assert print_status(seen, "text", stream) == 0
     given = inspect(Request(Mode.INSTALL, SETTINGS, payload, inspect=True), node.fake.host)
-    assert "    payload: v0.9.2\n" in stream.getvalue()
-    assert f"    installed generation: {given.plan.desired.generation}\n" in stream.getvalue()
+    named = f"installed: cri-resmgr v0.9.2, generation {given.plan.desired.generation}\n"
+    assert named in stream.getvalue()
 
 
 def test_a_removal_with_nothing_to_do_says_so_as_well(node: Node, payload: Path) -> None:

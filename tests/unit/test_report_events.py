@@ -55,13 +55,18 @@ def test_json_events_are_a_line_each_with_their_time() -> None:
 def test_every_fault_has_its_error_line_and_the_hint_comes_last() -> None:
     stream = io.StringIO()
     report_error(InvalidInputError(["a: wrong", "b: wrong\x1b"], "correct it"), "text", stream)
-    assert stream.getvalue() == "error: a: wrong\nerror: b: wrong\\x1b\nhint: correct it\n"
+    assert stream.getvalue() == (
+        "error: a: wrong\nerror: b: wrong\\x1b\nhint: correct it\n"
+        "more: `cri-resmgr-installer explain exit-2`\n"
+    )
 
 
 def test_a_long_error_keeps_its_lines() -> None:
     stream = io.StringIO()
     report_error(RolledBackError("it failed\njournal:\n  line"), "text", stream)
-    assert stream.getvalue() == "error: it failed\n  journal:\n    line\n"
+    assert stream.getvalue() == (
+        "error: it failed\n  journal:\n    line\nmore: `cri-resmgr-installer explain exit-5`\n"
+    )
 
 
 def test_an_error_as_json_is_an_event() -> None:
@@ -71,7 +76,13 @@ def test_an_error_as_json_is_an_event() -> None:
         "time": "now",
         "kind": "error",
         "message": "a: wrong",
-        "data": {"error": "InvalidInputError", "exitCode": 2, "hint": "h", "faults": ["a: wrong"]},
+        "data": {
+            "error": "InvalidInputError",
+            "exitCode": 2,
+            "hint": "h",
+            "faults": ["a: wrong"],
+            "codes": [],
+        },
     }
 
 
