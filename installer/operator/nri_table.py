@@ -10,7 +10,15 @@ from functools import cache, partial
 from itertools import product
 from typing import Annotated, Any, NamedTuple
 
-from pydantic import AfterValidator, ConfigDict, StrictBool, StrictInt, TypeAdapter, ValidationError
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    ConfigDict,
+    StrictBool,
+    StrictInt,
+    TypeAdapter,
+    ValidationError,
+)
 
 from installer.inputs.reading import reword, shown
 from installer.inputs.yaml_document import KeyPath, parse_document
@@ -97,7 +105,7 @@ _TYPES: Mapping[str, Any] = {
     "switch": StrictBool,
     "text": str,
     "texts": list[str],
-    "mapping": dict,
+    "mapping": Annotated[dict[str, Any], BeforeValidator(lambda value: value or {})],
     "": Any,
 }
 _NUMBERS_ARE_TEXT = ConfigDict(coerce_numbers_to_str=True)
@@ -132,8 +140,8 @@ def _cpus(value: Any) -> str:
 
 
 def _period(value: Any) -> str:
-    """Take nanoseconds as well, as cri-resmgr does."""
-    return str(value) if isinstance(value, str) else f"{_typed(StrictInt, value) / 1e9:g}s"
+    """Take nanoseconds, and nothing else, as cri-resmgr does."""
+    return f"{_typed(StrictInt, value) / 1e9:g}s"
 
 
 def _sampling(value: Any) -> int:

@@ -22,6 +22,7 @@ from installer.operator.nri_table import EMPTY, Grade, find_row, load_table
 
 API_VERSION = "config.nri/v1alpha1"
 _NAMESPACE = "kube-system"  # of the plugins, by their charts
+_QOS = frozenset(("Guaranteed", "Burstable", "BestEffort"))
 _CHART_PARTITION = "fullCache"
 """The partition in the charts' own values. Helm would merge it with those of a configuration."""
 
@@ -128,12 +129,8 @@ def _build_resource(
         return [], report, faults
     if not mapping_at(data, "policy", "ReservedResources"):
         faults.append(f"{config}: policy.ReservedResources.CPU: {active} needs it, such as 750m")
-    # What a value means beyond the key that it becomes.
-    if mapping_at(data, "rdt") and "mode" not in mapping_at(data, "rdt", "options"):
-        values["control", "rdt", "enable"] = True  # cri-resmgr's default is the mode Full
-    if mapping_at(data, "blockio", "Classes"):
-        values["control", "blockio"] = {"enable": True, "usePodQoSAsDefaultClass": True}
-    spec = copy.deepcopy(table["defaults"][kind])
+    report += _control_classes(config, data, values)
+    spec = copy.deepcopy(table["defaults"][kind] | table["policies"].get(active, {}))
     for (*parents, key), value in values.items():
         place = spec
         for each in parents:
@@ -149,6 +146,43 @@ def _build_resource(
         spec["cpuClasses"] = [{"name": each, **limits} for each, limits in classes.items()]
     metadata = {"name": name, "namespace": _NAMESPACE}
     return [{"apiVersion": API_VERSION, "kind": kind, "metadata": metadata, "spec": spec}], report, faults
+
+
+def _control_classes(config: str, data: dict[str, Any], values: dict[KeyPath, Any]) -> list[Entry]:
+    """Set what `rdt` and `blockio` mean beyond their keys, and report what of that is different."""
+    found, notes = list[Entry](), load_table()["notes"]
+    mode = mapping_at(data, "rdt", "options").get("mode", "Full")
+    keys = [path for path, _ in leaves(data)]
+    rdt = {path[2:5:2] for path in keys if _like(path, "rdt", "partitions", "", "classes", "")}
+    blockio = {path[2] for path in keys if _like(path, "blockio", "classes", "")}
+    full = mode == "Full" and any(_like(path, "rdt", "partitions", "") for path in keys)
+    values["control", "rdt", "enable"] = full or mode == "Discovery"
+    values["control", "blockio", "enable"] = bool(blockio)
+    for partition, name in (
+        rdt if full else ()
+    ):  # a class has its partition's share, even if it says nothing more
+        place = ("control", "rdt", "partitions", partition, "classes", name)
+        if not any(path[: len(place)] == place for path in values):
+            values[place] = {}
+    if full or mode == "Discovery":
+        found.append(Entry(f"{config}: rdt", (), Grade.APPROXIMATE, (), notes["resctrl"]))
+    if mode == "Discovery":
+        found.append(Entry(f"{config}: rdt", (), Grade.LOST, (), notes["discovery"]))
+    # With it, every container has its QoS class for a class, and a runtime refuses one that does not exist.
+    for kind, classes in {"rdt": {name for _, name in rdt if full}, "blockio": blockio}.items():
+        values["control", kind, "usePodQoSAsDefaultClass"] = _QOS.issubset(classes)
+        if named := _QOS.intersection(classes) if not _QOS.issubset(classes) else ():
+            pods, missing = ", ".join(sorted(named)), ", ".join(sorted(_QOS.difference(classes)))
+            note = notes["classes"].format(pods=pods, missing=missing)
+            found.append(Entry(f"{config}: {kind}", (), Grade.LOST, (), note))
+    return found
+
+
+def _like(path: KeyPath, *keys: str) -> bool:
+    """Whether the path begins with these keys, in any case; an empty one is any key."""
+    return len(path) >= len(keys) and all(
+        key in ("", each.lower()) for key, each in zip(keys, path, strict=False)
+    )
 
 
 def _translate_values(

@@ -14,8 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from installer.host.protobuf import Fields, decode, encode, integer, message, messages, text
-from tests.lib.nri_plugin import CREATE_CONTAINER, PLUGIN, REQUEST, RESPONSE, RUNTIME, Message, read_messages
+from installer.host.protobuf import Fields, encode, integer, message, messages, text
+from tests.lib.nri_plugin import CREATE_CONTAINER
+from tests.lib.nri_runtime import Runtime
 from tests.lib.throwaway import real
 
 SECONDS = 60.0
@@ -30,35 +31,6 @@ spec:
 """
 UID = "0b1c2d3e-4f50-6172-8394-a5b6c7d8e9f0"
 NAMES = ("one", "two")
-
-
-class Runtime:
-    """The runtime's side of one plugin's connection; calls go one after the other."""
-
-    def __init__(self, end: socket.socket) -> None:
-        self._end, self._come, self._stream = end, read_messages(end), -1
-
-    def accept(self) -> Fields:
-        """Lets the plugin register; what it says of itself."""
-        request = next(self._come)
-        assert (request.connection, request.kind) == (RUNTIME, REQUEST)
-        called = decode(request.body)
-        assert text(called, 2) == "RegisterPlugin"
-        self._send(RUNTIME, request.stream, RESPONSE, encode(2, b""))
-        return message(called, 3)
-
-    def call(self, method: str, payload: bytes = b"") -> Fields:
-        """The plugin's answer."""
-        self._stream += 2
-        service = encode(1, b"nri.pkg.api.v1alpha1.Plugin")
-        self._send(PLUGIN, self._stream, REQUEST, service + encode(2, method.encode()) + encode(3, payload))
-        answer = next(each for each in self._come if each.connection == PLUGIN)
-        assert (answer.kind, answer.stream) == (RESPONSE, self._stream)
-        assert not message(decode(answer.body), 1), "an error"
-        return message(decode(answer.body), 2)
-
-    def _send(self, connection: int, stream: int, kind: int, body: bytes) -> None:
-        self._end.sendall(Message(connection, stream, kind, body).packed())
 
 
 @pytest.fixture(params=["own", "real"])

@@ -67,7 +67,7 @@ FORMS: dict[str, dict[str, Any]] = {
         **_COMMON,
         **dict.fromkeys(("preferIsolatedCPUs", "preferSharedCPUs"), bool),
         **dict.fromkeys(("colocatePods", "colocateNamespaces"), bool),
-        "unlimitedBurstable": ("package",),
+        "unlimitedBurstable": ("numa",),
         "defaultCPUPriority": ("none",),
     },
     "BalloonsPolicy": {

@@ -20,7 +20,8 @@ PROGRAMS = {
     "kubelet": "tests/contract/test_kubelet.py runs on it, and hosts have it as their kubelet",
     "agent": "cri-resmgr-agent; tests/contract/test_agent.py runs on it",
     "containerd": "with ctr, runc and its shim, where they lie beside it; hosts have it as their runtime",
-    "nri-plugin": "topology-aware or balloons; tests/contract/test_nri_plugin.py runs on it, and "
+    "nri-plugin": "topology-aware or balloons, or a directory with both; tests/contract/test_nri_plugin.py "
+    "runs on it, tests/contract/test_translated.py on both and --real-cri-resmgr, and "
     "tests/machine/test_over_and_back.py goes over to it",
 }
 
@@ -42,18 +43,27 @@ def name(program: str, path: Path | None) -> None:
 
     Raises ValueError, in words for whoever has named it, when there is no such file.
     """
+    if path is not None and path.is_dir() and program == "nri-plugin":
+        path = path / "topology-aware"
     if path is None:
         os.environ.pop(_variable(program), None)
     elif not path.is_file():
         raise ValueError(f"--real-{program}: {path} is not a file; name the program itself")
     else:
-        os.environ[_variable(program)] = str(path.resolve())
+        os.environ[_variable(program)] = str(path.absolute() if program == "nri-plugin" else path.resolve())
 
 
 def named(program: str) -> Path | None:
     """The real program, if one was named."""
     path = os.environ.get(_variable(program))
     return Path(path) if path else None
+
+
+def nri_plugin(policy: str) -> Path | None:
+    """The plugin of that name, where one was named: that one, or what lies beside it."""
+    path = named("nri-plugin")
+    beside = path.with_name(policy) if path else None
+    return beside if beside and beside.is_file() else None
 
 
 def identity() -> bytes:

@@ -53,7 +53,7 @@ def named(name: str, **more: Any) -> Object:
             {f"prefer-isolated-cpus.{NEW}/container.web": "true"},
         ),
         (f"memory-type.{OLD}/pod", "dram", {f"memory-type.{NEW}/pod": "dram"}),
-        (f"rdtclass.{OLD}", "gold", {f"rdtclass.{NEW}": "gold"}),
+        (f"balloon.balloons.{OLD}", "gold", {f"balloon.balloons.{NEW}": "gold"}),
         (
             f"{OLD}/memory-type",
             "web: dram\nlog: pmem\n",

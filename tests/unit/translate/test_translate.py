@@ -323,11 +323,12 @@ def test_topology_aware_in_full() -> None:
                         "l3Allocation": {"all": {"unified": "100%"}, "1": {"code": "0xf", "data": "0xf"}}
                     },
                     "BestEffort": {},
+                    "Burstable": {},
                 },
             }
         },
     }
-    assert spec["control"]["blockio"] == {"enable": True, "usePodQoSAsDefaultClass": True}
+    assert spec["control"]["blockio"] == {"enable": True, "usePodQoSAsDefaultClass": False}
     assert spec["log"] == {
         "debug": ["policy", "cache", "cri:off"],
         "source": True,
@@ -402,8 +403,61 @@ def test_force_counts_everywhere() -> None:
 @pytest.mark.parametrize("mode", ["Disabled", "Discovery"])
 def test_without_mode_full_partitions_have_no_effect(mode: str) -> None:
     spec, report = one(FULL["topology-aware"].replace("mode: Full", f"mode: {mode}"))
-    assert spec["control"]["rdt"] == {"enable": mode == "Discovery", "usePodQoSAsDefaultClass": True}
+    assert spec["control"]["rdt"] == {"enable": mode == "Discovery", "usePodQoSAsDefaultClass": False}
     assert report["rdt.partitions.one.l3Allocation"].grade is Grade.IDLE
+
+
+SECTIONS_OF_CLASSES = {
+    "rdt": "rdt: {{partitions: {{p: {{l3Allocation: 60%, classes: {{{}}}}}}}}}",
+    "blockio": "blockio: {{Classes: {{{}}}}}",
+}
+
+
+@pytest.mark.parametrize("kind", SECTIONS_OF_CLASSES)
+@pytest.mark.parametrize(
+    ("classes", "used", "missing"),
+    [
+        ("Guaranteed: {}, Burstable: {}, BestEffort: {}, gold: {}", True, None),
+        ("Guaranteed: , Burstable: , BestEffort: ", True, None),
+        ("Guaranteed: {}, gold: {}", False, "BestEffort, Burstable"),
+        ("guaranteed: {}, gold: {}", False, None),
+        ("gold: {}", False, None),
+    ],
+)
+def test_a_pod_gets_the_class_of_its_qos_only_where_all_three_exist(
+    kind: str, classes: str, used: bool, missing: str | None
+) -> None:
+    section = SECTIONS_OF_CLASSES[kind].format(classes)
+    content = f"{{policy: {{Active: topology-aware, ReservedResources: {{CPU: 1}}}}, {section}}}"
+    found = translate({"fallback": content})
+    control = found.resources[0]["spec"]["control"][kind]
+    assert (control["enable"], control["usePodQoSAsDefaultClass"]) == (True, used)
+    said = [
+        each.note for each in found.report if each.config == f"fallback: {kind}" and each.grade is Grade.LOST
+    ]
+    assert len(said) == (missing is not None)
+    assert all(f"a class for {missing} pods" in note for note in said)
+    if kind == "rdt":
+        assert len(control["partitions"]["p"]["classes"]) == classes.count(":") - classes.count("{}: ")
+
+
+@pytest.mark.parametrize(
+    ("rdt", "enable"),
+    {
+        "{}": False,
+        "{options: {mb: {optional: true}}}": False,
+        "{options: {mode: Full}}": False,
+        "{options: {mode: Discovery}}": True,
+        "{options: {mode: Disabled}, partitions: {p: {l3Allocation: 60%}}}": False,
+        "{partitions: {p: {l3Allocation: 60%}}}": True,
+    }.items(),
+)
+def test_the_plugin_needs_resctrl_only_for_partitions_and_discovery(rdt: str, enable: bool) -> None:
+    found = translate(
+        {"fallback": f"{{policy: {{Active: topology-aware, ReservedResources: {{CPU: 1}}}}, rdt: {rdt}}}"}
+    )
+    assert found.resources[0]["spec"]["control"]["rdt"]["enable"] == enable
+    assert any("without resctrl" in each.note for each in found.report) == enable
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,78 @@
+"""What `translate` prints does to pods what the old configuration did: cri-resmgr and the NRI plugin place
+the same pods on the same made-up machine, before runtimes that are played (tests/lib/judge).
+
+With `--real-cri-resmgr` and `--real-nri-plugin DIR` the programs are asked; without them their recorded
+answers count. What the report calls exact must agree. What it calls approximate or lost may differ as its
+words say: `ANNOUNCED`.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from installer.operator.nri_table import Grade
+from installer.operator.translate import Entry
+from installer.rendering import template_text
+from tests.lib.judge.answers import Answer, missing
+from tests.lib.judge.case import Case, corpus
+from tests.lib.judge.verdict import compare, unannounced
+from tests.lib.throwaway import real
+
+#: Words of the report, and the aspects (tests/lib/judge/verdict.py) that they announce.
+ANNOUNCED = {
+    "containers without whole CPUs of their own may share other CPUs": ("sharing-shared", "exclusive-shared"),
+    "when CPUs run short, it gives away the last ones that are shared": ("room", "pinned-shared"),
+    "containers with whole CPUs share them, too": ("sharing", "exclusive"),
+    "topology-aware places exclusive and shared CPUs by the hardware": ("sharing", "exclusive", "room"),
+    "the plugin refuses the whole configuration on a node without resctrl": ("config",),
+    "pods no longer get the class of that name": ("rdt", "blockio"),
+    "a pod no longer gets the group that has the name of its QoS class": ("rdt",),
+    "the runtime refuses a class that does not exist": ("class", "rdt", "blockio"),
+}
+#: Why cri-resmgr refuses on one machine what another can have. What it refuses anywhere, `translate` refuses.
+OF_THIS_MACHINE = ("are also isolated", "insufficient CPUs", "failed to allocate", "could not allocate")
+CORPUS = corpus()
+
+
+def answers(case: Case) -> tuple[Answer, Answer]:
+    if not (real.named("cri-resmgr") and real.named("nri-plugin")):
+        try:
+            return case.recall()
+        except LookupError:
+            pytest.fail("nobody has recorded what the programs say to this: see tests/lib/judge/case.py")
+    if why := missing():
+        pytest.skip(why)
+    return case.ask()
+
+
+def announced(entries: tuple[Entry, ...]) -> set[str]:
+    words = " ".join(entry.note for entry in entries if entry.grade in (Grade.APPROXIMATE, Grade.LOST))
+    return {aspect for said, aspects in ANNOUNCED.items() if said in words for aspect in aspects}
+
+
+def check(case: Case) -> None:
+    old, new = answers(case)
+    translation = case.translation
+    if translation is None or not translation.resources:
+        assert old.refused or translation, f"translate refuses what cri-resmgr takes: {case}"
+        return
+    if old.refused:
+        assert any(words in old.refused for words in OF_THIS_MACHINE), f"{case.config}: {old.refused}"
+        return
+    differences = unannounced(compare(case.asked, old, new), announced(translation.report))
+    _, reports = case.pods_of_plugin()
+    for pod, entries in reports.items():
+        own = [each for each in differences if each.what.startswith(f"{pod}/")]
+        differences = [each for each in differences if each not in own] + unannounced(own, announced(entries))
+    assert not differences, f"on {case.machine} with {case.pods}:\n{case.config}"
+
+
+@pytest.mark.parametrize("name", CORPUS)
+def test_a_configuration_means_the_same(name: str) -> None:
+    for case in CORPUS[name]:
+        check(case)
+
+
+def test_what_is_announced_is_in_the_table() -> None:
+    table = " ".join(template_text("nri-plugins.yaml").split())
+    assert [words for words in ANNOUNCED if words not in table] == []
