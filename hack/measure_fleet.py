@@ -117,6 +117,12 @@ def plot(ways: list[Way], nodes: int) -> str:
         f"<title>{nodes} nodes: how many are done, over time</title>",
         f'<rect width="{_WIDTH}" height="{_HEIGHT}" fill="white"/>',
     ]
+    middle = (_HEIGHT - _BELOW + 20) // 2
+    lines += [
+        f'<text x="{(_LEFT + _WIDTH - 20) // 2}" y="{_HEIGHT - 6}" text-anchor="middle">'
+        "hours since the change was applied</text>",
+        f'<text transform="translate(14 {middle}) rotate(-90)" text-anchor="middle">nodes done</text>',
+    ]
     for part in range(5):
         count = nodes * part // 4
         lines.append(f'<path d="M{_LEFT} {y(count):.0f}H{_WIDTH - 20}" stroke="#ddd"/>')

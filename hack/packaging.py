@@ -236,6 +236,10 @@ def export(target: Path) -> None:
             os.utime(place, (EPOCH, EPOCH))
 
 
+def say(stage: str) -> None:
+    print(f"hack/package: {stage}", file=sys.stderr, flush=True)
+
+
 def run(*argv: str | Path) -> None:
     """Says nothing unless it fails."""
     done = subprocess.run([str(each) for each in argv], capture_output=True, text=True, check=False)
@@ -243,6 +247,11 @@ def run(*argv: str | Path) -> None:
         raise SystemExit(f"hack/package: {argv[0]} {argv[2]} failed:\n{done.stdout}{done.stderr}")
 
 
+STAGES = {
+    "python": "wheel and sdist, half a minute",
+    "deb": "the Debian package with its libraries for each Python, some minutes",
+    "charts": "both charts",
+}
 MAKERS = {"python": make_python, "deb": make_deb, "charts": make_charts}
 
 
@@ -258,8 +267,10 @@ def main(argv: Iterable[str] | None = None) -> None:
         source = Path(scratch, "source")
         export(source)
         for name in asked.only or MAKERS:
+            say(f"making {name}: {STAGES[name]}")
             MAKERS[name](output, source)
     for archive in asked.image:
+        say(f"packing {archive.name}")
         make_image(output, archive)
     files = sorted(each for each in output.iterdir() if each.is_file() and each.name != "SHA256SUMS")
     (output / "SHA256SUMS").write_text("".join(f"{digest(each, 'sha256')}  {each.name}\n" for each in files))

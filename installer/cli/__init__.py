@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import gc
+import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields
@@ -17,7 +18,10 @@ from typing import TextIO, cast
 from installer.cli.grammar import INTERNAL_VERBS, UsageError
 from installer.cli.options import Options, asked_output, parse_options
 from installer.errors import InstallerError, InvalidInputError, unforeseen
-from installer.report.terminal import OF_CLUSTER, OF_HOST, SteadyStream, retyped
+from installer.report.terminal import OF_CLUSTER, OF_HOST, SteadyStream, retyped, wrapped
+
+_OF_HOST = ("plan", "install", "remove", "status", "history")
+_OF_CLUSTER = ("report", "rollout", "uninstall")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -44,6 +48,9 @@ def _main(argv: Sequence[str] | None, *streams: SteadyStream) -> int:
     if options.output == "text" and not getattr(arguments, "diff", False):
         for stream in streams:
             stream.retype = _retyping(arguments.command, options)
+            # YAML and tables stay as they are, and so do the commands in an entry of the runbooks.
+            folded = arguments.command in _OF_HOST + _OF_CLUSTER and not getattr(arguments, "nodes", False)
+            stream.width = _width(stream) if folded else 0
     try:
         with contextlib.nullcontext() if arguments.command in ("run", "extension") else _short_life():
             return _run(arguments, options)
@@ -55,13 +62,21 @@ def _main(argv: Sequence[str] | None, *streams: SteadyStream) -> int:
         return _fail(unforeseen(error), options.output)
 
 
+def _width(stream: TextIO | SteadyStream) -> int:
+    """Return the columns of the terminal that a person reads; 0 for anything else."""
+    try:
+        return os.get_terminal_size(stream.fileno()).columns if stream.isatty() else 0
+    except (OSError, ValueError):
+        return 0
+
+
 def _retyping(verb: str, options: Options) -> Callable[[str], str] | None:
     """What gives the commands in our text the options that this person needs."""
-    if verb in ("plan", "install", "remove", "status", "history"):
+    if verb in _OF_HOST:
         from installer.cli.host import recall
 
         return partial(retyped, pattern=OF_HOST, spell=partial(options.retype, last=partial(recall, options)))
-    if verb in ("report", "rollout", "uninstall"):
+    if verb in _OF_CLUSTER:
         return partial(retyped, pattern=OF_CLUSTER, spell=options.retype_for_cluster)
     return None
 
@@ -100,8 +115,11 @@ def _explain(words: Sequence[str], output: str) -> int:
     if output == "json":
         write_json({"schema": 1, "entries": {name: entries[name] for name in names}}, sys.stdout)
     else:
-        texts = [f"{name}\n\n{entries[name]}\n" for name in names] if words else [f"{n}\n" for n in names]
-        sys.stdout.write("\n".join(texts) if words else "".join(texts))
+        width = _width(sys.stdout) or sys.maxsize
+        texts = [f"{name}\n\n{entries[name]}\n" for name in names]
+        lines = "\n".join(texts).splitlines() if words else names
+        for line in lines:
+            sys.stdout.write(f"{line}\n" if line.startswith("    ") else wrapped(f"{line}\n", width))
     return 0
 
 

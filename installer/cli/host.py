@@ -116,13 +116,14 @@ def _history(arguments: argparse.Namespace, options: Options) -> int:
     from installer.report.history import print_history
 
     require_root()
-    history = read_history(build_host(options.host_root).journal, arguments.lines)
+    host = build_host(options.host_root)
+    history = read_history(host.journal, arguments.lines)
     if history.fault:
         raise UnservableHostError(
             f"the journal of this host cannot be read: {history.fault}",
             "check --host-root; without journald there is no history",
         )
-    print_history(history, options.output, sys.stdout)
+    print_history(history._replace(at_work=host.lock_holder()), options.output, sys.stdout)
     return 0
 
 
@@ -147,7 +148,8 @@ def _plan(request: Request, host: Host, arguments: argparse.Namespace, options: 
 
     assessment, error = preview(request, replace(host, validator=BinaryValidator()))
     plan = assessment.plan
-    print_plan(assessment, options.output, sys.stdout, diffs=arguments.diff, error=error)
+    how = {"diffs": arguments.diff, "verbose": options.verbose}
+    print_plan(assessment, options.output, sys.stdout, error=error, **how)
     if error is not None and options.output == "text":
         report_error(error, "text", sys.stderr)
     return plan.exit_code if error is None else error.exit_code

@@ -57,6 +57,7 @@ def run_rollout(arguments: argparse.Namespace, options: Options) -> int:
         from installer.operator import rollout
         from installer.operator.inventory import find_installations
         from installer.operator.judge import judge_nodes
+        from installer.operator.rollout_view import see_progress
         from installer.report.events import build_reporter
         from installer.report.rollout import print_rollouts
 
@@ -66,7 +67,8 @@ def run_rollout(arguments: argparse.Namespace, options: Options) -> int:
         if arguments.action == "status":
             nodes = judge_nodes(api, installations, arguments.name).nodes
             rollouts = rollout.see_rollouts(api, installations, nodes)
-            return print_rollouts(rollouts, options.output, sys.stdout)
+            progress = see_progress(nodes, rollouts, api.now())
+            return print_rollouts(rollouts, options.output, sys.stdout, progress)
         if arguments.action == "pause":
             rollout.pause(api, installations, arguments.why)
             done = "paused: nodes finish work in progress and start none"

@@ -42,3 +42,4 @@ class History(NamedTuple):
 
     entries: tuple[HistoryEntry, ...]
     fault: str = ""  # why the journal cannot be read; empty if it can
+    at_work: str = ""  # the run that works on this host now, in its own words; empty if there is none

@@ -202,6 +202,7 @@ class StepKind(StrEnum):
 
 
 _IN_WORDS = {
+    StepKind.MARK_PENDING: "note in {} that a restart is due",
     StepKind.SET_HOLD: "hold kubelet on its base endpoint",
     StepKind.CLEAR_HOLD: "end the hold on kubelet",
     StepKind.DAEMON_RELOAD: "daemon-reload",

@@ -9,10 +9,12 @@ says so.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from installer.cluster.leases import permits_of
 from installer.errors import InvalidInputError, RollbackFailedError, RolledBackError
 from installer.model.event import Emit, Event, name_some
 from installer.model.names import UNINSTALLING, Mode
@@ -45,8 +47,10 @@ from installer.operator.removal_daemonset import (
 )
 from installer.operator.rollout import rules_of, why_paused
 from installer.operator.wait import Clock, Waiting
+from installer.report.rollout import describe_duration
 
 _NAMED = 10  # objects or nodes in a message
+_SECONDS_OF_NODE = 30  # for a removal: most nodes take half of that
 _LEFT = "`uninstall` has left this node as it was"
 _GARDENER = ("resources.gardener.cloud/origin", "resources.gardener.cloud/description")
 
@@ -198,7 +202,7 @@ def describe(target: Target, options: UninstallOptions) -> Iterator[Event]:
     yield Event("uninstall.plan", where, {"instance": target.instance, "namespace": target.namespace})
     if target.installed is not None or target.removal is not None:
         what = "removes cri-resmgr from every node; each kubelet restarts once"
-        rest = f"waits for all of them, until {target.cleaning:g} s pass without progress"
+        rest = f"waits for all of them, until {target.cleaning:g} s pass without progress; {_takes(target)}"
         yield Event("uninstall.plan", f"1. a removal {what}; {rest}")
     chosen = f"app.kubernetes.io/instance={target.instance}"
     yield Event("uninstall.plan", f"2. deletes the installer's objects with the label {chosen}:")
@@ -217,6 +221,14 @@ def describe(target: Target, options: UninstallOptions) -> Iterator[Event]:
     if target.dirty:
         dirty = name_some([each.name for each in target.dirty], _NAMED)
         yield Event("warning", f"no DaemonSet selects these nodes, and they are not clean: {dirty}")
+
+
+def _takes(target: Target) -> str:
+    """Say how long the removal will take, without windows and pods that are slow to become Ready again."""
+    rules, nodes = rules_of(target.settings), len(target.nodes)
+    at_once = permits_of(rules.concurrent_restarts, nodes)
+    seconds = math.ceil(nodes / max(1, at_once)) * _SECONDS_OF_NODE
+    return f"about {describe_duration(seconds)}, with {at_once} nodes at a time"
 
 
 def uninstall(

@@ -20,6 +20,7 @@ from installer.operator.api import DAEMON_SETS, NODES, PODS, ApiError, KubeApi
 from installer.operator.inventory import find_installations
 from installer.operator.judge import is_clean, judge_nodes
 from installer.operator.kube_objects import is_rolled_out, mapping_at, silent_since, text_at
+from installer.report.rollout import describe_duration
 
 _PACE = 2.0  # seconds between two looks
 _LARGE = 500  # nodes; looks at more of them are further apart
@@ -58,6 +59,7 @@ class Waiting:
         """Wait until the removal's DaemonSet of this name is done, except on the nodes that are given up.
         Returns the nodes that are not clean, with their reasons. Raises ApiError."""
         clean, since, count = set[str](), self._clock.now(), 0
+        pace = _Pace()
         seen: object = None
         left = tuple[NodeView, ...]()
         self._reported_at = _NEVER
@@ -71,7 +73,9 @@ class Waiting:
                     fresh = {each.name for each in views if is_clean(each)} - clean
                     clean |= fresh
                     since = self._clock.now() if fresh else since
-                    self._report_clean(sorted(fresh), sum(map(is_clean, views)), count)
+                    done_now = sum(map(is_clean, views))
+                    rest = pace.left(done_now, count - done_now, self._clock.now()) if fresh else ""
+                    self._report_clean(sorted(fresh), done_now, count, rest)
                     left = tuple(_with_reason(each) for each in views if not is_clean(each))
                     known = bool(left) and all(each.name in given_up for each in left)
                     done = done and not any(_is_new(each) for each in left)
@@ -155,10 +159,25 @@ class Waiting:
             message = f"waiting for {what}; gives up after {seconds} s without progress"
             self._emit(Event("uninstall.waiting", message, {"seconds": seconds}))
 
-    def _report_clean(self, fresh: list[str], clean: int, count: int) -> None:
+    def _report_clean(self, fresh: list[str], clean: int, count: int, rest: str) -> None:
         if fresh:
-            message = f"clean: {name_some(fresh)} ({clean} of {count})"
+            message = f"clean: {name_some(fresh)} ({clean} of {count}{rest})"
             self._emit(Event("uninstall.progress", message, {"nodes": fresh, "clean": clean, "of": count}))
+
+
+class _Pace:
+    """How fast nodes become clean, since the first that did."""
+
+    def __init__(self) -> None:
+        self._from: tuple[float, int] | None = None
+
+    def left(self, clean: int, left: int, now: float) -> str:
+        """Return how long the rest will take, in words; empty while that is unknown, or a minute or less."""
+        began, at_first = self._from = self._from or (now, clean)
+        if clean == at_first:
+            return ""
+        seconds = (now - began) / (clean - at_first) * left
+        return f", about {describe_duration(seconds)} left" if seconds > _REPORT_SECONDS else ""
 
 
 def _is_new(node: NodeView) -> bool:

@@ -64,7 +64,7 @@ def _section(body: str) -> Iterator[str]:
         elif not any(_rows(paragraph)):
             for line in lines[2:]:
                 first, *others = map(_plain, _cells(line))
-                yield "- " + "\n    ".join(filter(None, [first, *others]))
+                yield "- " + "\n  ".join(filter(None, [first, *others]))
         else:
             yield "`cri-resmgr-installer explain CODE` explains each code."
         yield ""

@@ -17,12 +17,15 @@ _WHY_SHOWN = 3
 def print_history(history: History, output: str, stream: TextIO) -> None:
     """Write the entries to `stream`, the newest last; `output` is text or json (one document)."""
     if output == "json":
-        document = {"schema": _SCHEMA, "entries": to_camel(history.entries)}
+        document = {"schema": _SCHEMA, "entries": to_camel(history.entries), "atWork": history.at_work}
         write_json(document, stream)
         return
     color = wants_color(stream)
     lines = [line for entry in history.entries for line in _lines(entry, color)]
-    stream.write("\n".join(lines or ["the journal of this host records no change"]) + "\n")
+    lines = lines or ["the journal of this host records no change"]
+    if history.at_work:
+        lines.append(paint(f"at work now: {one_line(history.at_work)}", YELLOW, color))
+    stream.write("\n".join(lines) + "\n")
 
 
 def _lines(entry: HistoryEntry, color: bool) -> Iterator[str]:

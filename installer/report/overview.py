@@ -13,12 +13,18 @@ from installer.model.overview import (
     NodeHealth,
     NodeView,
     Overview,
-    Progress,
     group_nodes,
 )
-from installer.rendering import render
+from installer.rendering import render, runbooks
 from installer.report.advice import advise
-from installer.report.rollout import describe_group, group_json, rollout_json, rollout_lines
+from installer.report.explain import find_entries
+from installer.report.rollout import (
+    describe_group,
+    describe_progress,
+    group_json,
+    rollout_json,
+    rollout_lines,
+)
 from installer.report.terminal import BOLD, GREEN, RED, YELLOW, one_line, paint, pick, wants_color, write_json
 
 _SCHEMA = 1
@@ -98,20 +104,6 @@ def _head(overview: Overview, color: bool) -> Iterator[str]:
     yield f"seen at {overview.time}{others}"
 
 
-def describe_progress(progress: Progress) -> str:
-    """Describe the queue, and an estimate of the rest."""
-    counts = (
-        (progress.working, "at work"),
-        (progress.waiting, "waiting for a permit"),
-        (progress.outdated, "with a pod still to be replaced"),
-    )
-    words = "nodes " + ", ".join(f"{what}: {count}" for count, what in counts if count)
-    if progress.per_hour is None or progress.seconds_left is None:
-        return words
-    rest = describe_duration(progress.seconds_left)
-    return f"{words}; {progress.per_hour} per hour, about {rest} left"
-
-
 def _table(nodes: tuple[NodeView, ...], color: bool) -> Iterator[str]:
     rows = [[one_line(text) for text in _cells(node)] for node in nodes]
     widths = [max(map(len, column)) for column in zip(_COLUMNS, *rows, strict=True)]
@@ -128,17 +120,6 @@ def _cells(node: NodeView) -> list[str]:
     generation = node.generation[:12]
     words = [node.name, node.health.value, node.phase, generation, node.wanted[:12], node.policy]
     return [*words, node.changed, node.hold, pause, node.reason]
-
-
-def describe_duration(seconds: float) -> str:
-    """Return `less than a minute`, `12 min`, `3 h 20 min`, `4 days`."""
-    minutes = round(seconds / 60)
-    if minutes < 1:
-        return "less than a minute"
-    if minutes < 60:
-        return f"{minutes} min"
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes} min" if hours < 72 else f"{round(hours / 24)} days"
 
 
 def overview_json(overview: Overview) -> Mapping[str, object]:
@@ -172,9 +153,18 @@ def _node_json(node: NodeView) -> Mapping[str, object]:
     return {**picked, "state": node.health.value, "podReady": node.ready}
 
 
+def _entry_of(runbook: str) -> str:
+    """Return the name by which `explain` has a heading of the runbooks."""
+    page, _, heading = runbook.partition("#")
+    return heading.partition("-exit-")[0] if page == "docs/runbooks.md" else ""
+
+
 def render_page(overview: Overview) -> str:
     """Render one page that contains its data and needs no network."""
     document = dict(overview_json(overview))
+    entries = find_entries(runbooks())
+    named = {advise(group.health, group.phase).runbook for group in group_nodes(overview.nodes)}
+    document["runbooks"] = {name: entries[entry] for name in named if (entry := _entry_of(name)) in entries}
     data = json.dumps(document, separators=(",", ":"))
     for character in "<>&":  # so that no name or reason can end the script's element
         data = data.replace(character, f"\\u{ord(character):04x}")

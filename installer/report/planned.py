@@ -9,6 +9,7 @@ from installer.errors import InstallerError, RolledBackError
 from installer.model import paths
 from installer.model.host import DesiredFile, FileState, Kind, Part
 from installer.model.jsontext import to_camel
+from installer.model.names import Mode
 from installer.model.plan import (
     AS_GOOD,
     Assessment,
@@ -48,10 +49,21 @@ _ACTING = {
     UnitAction.STOP: (StepKind.STOP,),
 }
 _SCHEMA = 1
+_WORDS = f"""
+proxy: cri-resmgr, which runs in {paths.PROXY_UNIT}
+relay: the socket where the proxy listens for kubelet
+base endpoint: the socket that kubelet uses without the proxy, usually the container runtime's
+"""
 
 
 def print_plan(
-    seen: Assessment, output: str, stream: TextIO, *, diffs: bool = False, error: InstallerError | None = None
+    seen: Assessment,
+    output: str,
+    stream: TextIO,
+    *,
+    diffs: bool = False,
+    error: InstallerError | None = None,
+    verbose: bool = False,
 ) -> None:
     """Write the plan to `stream`; `output` is text or json (one document). `error`: how a run of this plan
     would end; only the JSON document has it."""
@@ -60,7 +72,11 @@ def print_plan(
         write_json(plan_json(seen.plan, error) | of_host, stream)
         return
     notes = tuple(_generation_lines(seen))
-    stream.write(render_plan(seen.plan, wants_color(stream), diffs=diffs, error=error, notes=notes))
+    color = wants_color(stream)
+    stream.write(
+        render_plan(seen.plan, color, diffs=diffs, error=error, notes=notes, verbose=verbose)
+        + _WORDS * (seen.plan.mode is Mode.INSTALL and bool(seen.plan.steps) and not seen.installed)
+    )
 
 
 def _generation_lines(seen: Assessment) -> Iterator[str]:
@@ -81,16 +97,17 @@ def render_plan(
     diffs: bool = False,
     error: InstallerError | None = None,
     notes: Sequence[str] = (),
+    verbose: bool = False,
 ) -> str:
     """Return the plan for people: the summary and `notes`, refusals and warnings, every step with its reason;
-    with `diffs` also what changes in each file."""
+    with `diffs` also what changes in each file, `verbose` also how our flag reaches kubelet."""
     lines = [paint(_first_line(plan, error), BOLD, color), *map(one_line, notes)]
     for finding in plan.refusals:
         lines += finding_lines(finding, paint("refused:", RED, color))
     for finding in plan.warnings:
         lines += finding_lines(finding, paint("warning:", YELLOW, color))
     lines += _step_lines(plan, color)
-    if plan.strategy and plan.steps:
+    if verbose and plan.strategy and plan.steps:
         lines.append(f"kubelet's strategy: {plan.strategy}: {one_line(plan.strategy_why)}")
     for change in plan.changes.files if diffs else ():
         lines += file_diff(change, color)

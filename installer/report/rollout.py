@@ -8,21 +8,26 @@ from typing import TextIO
 from installer.model.event import name_some
 from installer.model.jsontext import to_camel
 from installer.model.names import Mode
-from installer.model.overview import Generation, NodeGroup, Rollout, WindowView
+from installer.model.overview import Generation, NodeGroup, Progress, Rollout, WindowView
 from installer.report.terminal import BOLD, RED, YELLOW, one_line, paint, pick, wants_color, write_json
 
 _SCHEMA = 1
 _NAMED = 5  # failures
 
 
-def print_rollouts(rollouts: Sequence[Rollout], output: str, stream: TextIO) -> int:
-    """Write them to `stream`; return the exit code: 0, or 3 where planned work is stopped, or stalled until
-    a person has fixed a node, or unknown."""
+def print_rollouts(
+    rollouts: Sequence[Rollout], output: str, stream: TextIO, progress: Progress | None = None
+) -> int:
+    """Write them to `stream`, with the `progress` of all; return the exit code: 0, or 3 where planned work is
+    stopped, or stalled until a person has fixed a node, or unknown."""
     if output == "json":
-        write_json({"schema": _SCHEMA, "rollouts": [rollout_json(each) for each in rollouts]}, stream)
+        said = {"rollouts": [rollout_json(each) for each in rollouts], "progress": to_camel(progress)}
+        write_json({"schema": _SCHEMA, **said}, stream)
     else:
         color = wants_color(stream)
-        stream.write("".join(f"{line}\n" for each in rollouts for line in _all_lines(each, color)))
+        lines = [line for each in rollouts for line in _all_lines(each, color)]
+        lines += [describe_progress(progress)] if progress else []
+        stream.write("".join(f"{line}\n" for line in lines))
     return 3 if any(each.is_stopped or each.stuck or each.fault for each in rollouts) else 0
 
 
@@ -39,6 +44,31 @@ def describe_group(group: NodeGroup) -> str:
     """Return what follows the health of these nodes: their phase if it says more, and the reason."""
     phase = "" if group.phase in ("", group.health) else f", {one_line(group.phase)}"
     return phase + (f": {one_line(group.reason)}" if group.reason else "")
+
+
+def describe_progress(progress: Progress) -> str:
+    """Describe the queue, and an estimate of the rest."""
+    counts = (
+        (progress.working, "at work"),
+        (progress.waiting, "waiting for a permit"),
+        (progress.outdated, "with a pod still to be replaced"),
+    )
+    words = "nodes " + ", ".join(f"{what}: {count}" for count, what in counts if count)
+    if progress.per_hour is None or progress.seconds_left is None:
+        return words
+    rest = describe_duration(progress.seconds_left)
+    return f"{words}; {progress.per_hour} per hour, about {rest} left"
+
+
+def describe_duration(seconds: float) -> str:
+    """Return `less than a minute`, `12 min`, `3 h 20 min`, `4 days`."""
+    minutes = round(seconds / 60)
+    if minutes < 1:
+        return "less than a minute"
+    if minutes < 60:
+        return f"{minutes} min"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if hours < 72 else f"{round(hours / 24)} days"
 
 
 def rollout_json(rollout: Rollout) -> Mapping[str, object]:

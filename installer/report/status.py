@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TextIO
 
+from installer.model.codes import Code
 from installer.model.history import NO_PAST, Past
 from installer.model.host import KubeletSnapshot, ProcessState, UnitState
 from installer.model.jsontext import to_camel
@@ -16,6 +17,7 @@ from installer.report.terminal import BOLD, GREEN, RED, YELLOW, one_line, paint,
 
 _SCHEMA = 1
 _NOTHING_INSTALLED = "no installation was completed here; to compare, give --payload and any --configs"
+_AT_WORK = "an installation is being carried out here now"
 _UNFINISHED = (
     "an installation was begun here and has not ended: `cri-resmgr-installer install` finishes it, "
     "`cri-resmgr-installer remove` takes it away"
@@ -114,7 +116,8 @@ def verdict(assessment: Assessment) -> str:
         return "converged and healthy"
     if assessment.as_installed and not plan.desired.files:
         if assessment.unfinished:
-            return _UNFINISHED
+            at_work = any(finding.code == Code.RUN_AT_WORK for finding in plan.findings)
+            return _AT_WORK if at_work else _UNFINISHED
         exists = assessment.snapshot.proxy.unit.exists
         return _NOTHING_INSTALLED if exists else "not installed"
     said = [f"not converged: {summarise_plan(plan)}"] if plan.steps else []

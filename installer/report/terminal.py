@@ -7,6 +7,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, TextIO
 
 from installer.model.jsontext import camel, to_camel
@@ -31,8 +32,10 @@ OF_HOST = re.compile(
     rf"`(?:cri-resmgr-installer )({_HOST_VERBS}(?: --?[a-z-]+)*)`|`({_HOST_VERBS}(?: --[a-z-]+)+)`"
 )
 OF_CLUSTER = re.compile(
-    r"`cri-resmgr-installer ((?:report|rollout|uninstall)(?: [^`|]*)?)`|(?<=`)kubectl(?= )"
+    r"`cri-resmgr-installer ((?:report|rollout|uninstall)(?: [^`|]*)?)`|`(rollout [a-z]+)`|(?<=`)kubectl(?= )"
 )
+_WORD = re.compile(r"(?:`[^`\n]*`|[^\s`]|`)+\s*")
+_COLOR = re.compile("\x1b\\[[0-9;]*m")
 _SHORT = {"\r": "\\r", "\0": "\\0"}
 
 
@@ -107,6 +110,28 @@ def is_screen(stream: TextIO) -> bool:
     return stream.isatty() and os.environ.get("TERM") not in ("dumb", None)
 
 
+def wrapped(text: str, width: int) -> str:
+    """Return the lines, folded between words to this width. What stands in backquotes stays whole: people
+    copy it. What follows a fold is two columns further in than its line."""
+    return "".join(map(partial(_wrapped, width=width), text.splitlines(keepends=True)))
+
+
+def _wrapped(line: str, width: int) -> str:
+    if len(line) <= width or "\r" in line:
+        return line
+    indent = re.match(" *", line)[0]  # type: ignore[index]
+    folded, column = [indent], len(indent)
+    for word in _WORD.findall(line[len(indent) :]):
+        seen = len(_COLOR.sub("", word.rstrip()))
+        if column + seen > width and column > len(indent) + 2:
+            folded[-1] = folded[-1].rstrip(" ")
+            folded.append(f"\n{indent}  ")
+            column = len(indent) + 2
+        folded.append(word)
+        column += seen + len(word) - len(word.rstrip())
+    return "".join(folded)
+
+
 class SteadyStream:
     """A text stream that never fails: when its reader is gone or its disk is full, it drops the rest; without
     a `stream`, everything (Python has none for a closed descriptor, `>&-`). It escapes what the locale's
@@ -115,13 +140,15 @@ class SteadyStream:
     def __init__(self, stream: TextIO | None) -> None:
         self._stream = stream or open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 (for good)
         self.retype: Callable[[str], str] | None = None  # gives commands in its text their options
+        self.width = 0  # columns to fold lines to; 0: they stay as they are
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
 
     def write(self, text: str) -> int:
         try:
-            return self._stream.write(self.retype(text) if self.retype else text)
+            text = self.retype(text) if self.retype else text
+            return self._stream.write(wrapped(text, self.width) if self.width else text)
         except OSError:
             self._drop()
             return len(text)

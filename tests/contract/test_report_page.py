@@ -86,10 +86,22 @@ def test_a_person_sees_what_is_wrong_and_finds_why_with_the_keyboard(browser: Br
     assert NASTY in told
     assert "To do: fix what the reason names" in told
     assert "kubectl describe node n207" in told
+    assert "| head -n 1) -- cri-resmgr-installer status" in told
     browser.press("Escape")
     browser.wait(DIALOG, False)
     browser.press("Escape", "Escape")
     browser.wait(SHOWN, "300 of 300 nodes")
+
+
+def test_what_is_wrong_comes_first_and_the_runbook_can_be_read(browser: Browser, page: Path) -> None:
+    browser.open(page)
+    sections = browser.see("[...document.querySelectorAll('main > section')].map((each) => each.id).join()")
+    assert str(sections).startswith("why,rollout,history")
+    browser.see("document.querySelector('#groups .wide .link').click()")
+    assert browser.see("document.querySelector('#runbook').open")
+    assert text(browser, "#entry").startswith("Failed (exit 5)")
+    browser.press("Escape")
+    browser.wait("document.querySelector('#runbook').open", False)
 
 
 def test_a_view_is_kept_in_the_address(browser: Browser, page: Path) -> None:

@@ -168,7 +168,7 @@ def test_strategy_that_is_asked_for(boot: Boot) -> None:
     arguments = running_arguments(node.host)
     node.command.set(kubelet={"strategy": "exec-start"})
 
-    assert "kubelet's strategy: exec-start:" in node.command("plan").out
+    assert "kubelet's strategy: exec-start:" in node.command("plan", "-v").out
     node.run("install")
     assert served(running_arguments(node.host)) == arguments
     assert "nothing to do" in node.run("install").out

@@ -147,6 +147,7 @@ def test_what_the_environment_gives_needs_not_be_typed(monkeypatch: pytest.Monke
     [
         ("`kubectl get pods`", "`kubectl --context prod get pods`"),
         ("with kubectl", "with kubectl"),
+        ("`rollout retry`", "`cri-resmgr-installer rollout retry --context prod --name mine`"),
         ("`cri-resmgr-installer status` on the node", "`cri-resmgr-installer status` on the node"),
         ("`cri-resmgr-installer report`", "`cri-resmgr-installer report --context prod --name mine`"),
     ],

@@ -14,9 +14,11 @@ from installer.inputs.load import Request
 from installer.inputs.settings import KubeletSettings, Settings
 from installer.model import paths
 from installer.model.event import Event, silent
+from installer.model.history import History
 from installer.model.names import Mode
 from installer.node.reconcile import inspect, preview, reconcile
 from installer.node.rescue import hold_kubelet
+from installer.report.history import print_history
 from installer.report.planned import render_plan
 from installer.report.status import print_status
 from tests.faults.disks.node import KUBELET, Node, lay_node
@@ -77,6 +79,9 @@ def test_the_files_of_an_installation_that_was_cut_off_are_named(
     assert "expected none" not in said
     assert "0 correct" not in said
     assert said.splitlines()[-1].startswith("an installation was begun here and has not ended")
+    node.fake.lock.holder = COMMAND
+    assert status(node).splitlines()[-1] == "an installation is being carried out here now"
+    node.fake.lock.holder = ""
     document: dict[str, Any] = json.loads(status(node, output="json"))
     assert set(there) <= set(document["unfinished"])
     install(node, payload)
@@ -127,6 +132,8 @@ def test_a_run_that_is_at_work_is_mentioned(node: Node, payload: Path) -> None:
     seen = inspect(Request(Mode.INSTALL, SETTINGS, payload, inspect=True), node.fake.host)
     assert print_status(seen, "text", stream) == 0
     assert f"another run is at work on this host: {COMMAND}" in stream.getvalue()
+    print_history(History((), at_work=COMMAND), "text", stream)
+    assert stream.getvalue().splitlines()[-1] == f"at work now: {COMMAND}"
     shown, error = preview(Request(Mode.INSTALL, SETTINGS, payload), node.fake.host)
     assert error is None
     assert f"another run is at work on this host: {COMMAND}" in render_plan(shown.plan)

@@ -213,7 +213,9 @@ def test_the_plan_says_the_summary_first_then_warnings_and_every_step_with_its_r
     )
     kinds = ((StepKind.DAEMON_RELOAD, ""), (StepKind.RESTART, "kubelet.service"))
     steps = tuple(Step(kind, target, Part.KUBELET) for kind, target in kinds)
-    lines = render_plan(replace(plan(units=(change,), findings=(warning,)), steps=steps)).splitlines()
+    shown = replace(plan(units=(change,), findings=(warning,)), steps=steps)
+    assert "strategy" not in render_plan(shown)
+    lines = render_plan(shown, verbose=True).splitlines()
     assert lines == [
         "no file differs; kubelet restarts, cri-resource-manager does not",
         "warning: a warning [w]",
@@ -354,6 +356,14 @@ def test_a_plan_names_what_is_installed_and_what_would_be(of_host: dict[str, Any
     wanted = Desired((DesiredFile.of(FALLBACK, b""),))
     print_plan(Assessment(replace(plan(), desired=wanted), NODE, **of_host), "text", stream)
     assert stream.getvalue().splitlines() == ["nothing to do", *lines]
+
+
+@pytest.mark.parametrize(("installed", "explained"), [("", True), ("g1", False)])
+def test_a_first_plan_explains_its_words(installed: str, explained: bool) -> None:
+    stream = io.StringIO()
+    first = plan(file(ABSENT, DesiredFile.of(FALLBACK, b""), Verb.CREATE))
+    print_plan(Assessment(first, NODE, installed=installed), "text", stream)
+    assert ("base endpoint: the socket that kubelet uses without the proxy" in stream.getvalue()) == explained
 
 
 def test_a_plan_as_json_is_one_document_with_stable_keys() -> None:

@@ -16,7 +16,7 @@ from installer.cluster.leases import Permit, build_permit
 from installer.model.daemon import Phase
 from installer.model.fleet import FleetRules
 from installer.model.names import COMPONENTS, STATUS, Mode
-from installer.model.overview import NodeHealth, NodeView, Rollout, WindowView
+from installer.model.overview import NodeHealth, NodeView, Progress, Rollout, WindowView
 from installer.operator.api import CONFIG_MAPS, DAEMON_SETS, LEASES, NODES, PODS, KubeApi, Page, Resource
 from installer.operator.homes import CLUSTER_ROLE_BINDINGS
 from installer.operator.inventory import Installed, find_installations
@@ -50,6 +50,13 @@ def view(*breakers: Breaker, nodes: tuple[NodeView, ...] = (), what: Installed |
 def node(name: str, wanted: str, health: NodeHealth = NodeHealth.WELL, **more: Any) -> NodeView:
     given: dict[str, Any] = {"mode": Mode.INSTALL, "instance": "installer", "ready": True} | more
     return NodeView(name, health, wanted=wanted, **given)
+
+
+def test_the_status_of_a_rollout_says_how_long_it_will_take() -> None:
+    stream = io.StringIO()
+    assert print_rollouts((view(GOOD),), "text", stream, Progress(2, 1, 0, 120, 1500)) == 0
+    last = stream.getvalue().splitlines()[-1]
+    assert last == "nodes at work: 1, waiting for a permit: 2; 120 per hour, about 25 min left"
 
 
 def said(*seen: Rollout) -> tuple[int, str]:
