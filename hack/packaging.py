@@ -46,7 +46,14 @@ def make_python(output: Path, source: Path) -> None:
     run(sys.executable, "-m", "build", "--no-isolation", "--outdir", output, source)
     made = sorted([*output.glob("*.whl"), *output.glob("*.tar.gz")])
     run(sys.executable, "-m", "twine", "check", "--strict", *made)
-    run(sys.executable, "-m", "check_wheel_contents", "--toplevel", "installer", *output.glob("*.whl"))
+    run(
+        sys.executable,
+        "-m",
+        "check_wheel_contents",
+        "--toplevel",
+        "cri_resmgr_installer",
+        *output.glob("*.whl"),
+    )
 
 
 def make_charts(output: Path, source: Path) -> None:
@@ -124,7 +131,7 @@ def lay_program(lib: Path, source: Path, wheel: Path) -> None:
     (lib / "bin").mkdir()
     (lib / "bin/python3").symlink_to("../../../bin/python3")
     (lib / "pyvenv.cfg").write_text("home = /usr/bin\ninclude-system-site-packages = true\n")
-    command = f"#!/{LIB}/bin/python3 -P\nfrom installer.cli import main\n\nraise SystemExit(main())\n"
+    command = f"#!/{LIB}/bin/python3 -P\nfrom cri_resmgr_installer import main\n\nraise SystemExit(main())\n"
     write(lib / "bin" / NAME, command, 0o755)
 
 

@@ -18,7 +18,8 @@ from types import MappingProxyType
 from typing import Any
 
 ENVIRONMENT = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C.UTF-8"}
-OURSELVES = (sys.executable, "-P", "-m", "installer.cli")
+_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+OURSELVES = (sys.executable, "-P", f"{_PACKAGE}/cli/__main__.py")
 KEPT_BYTES = 1 << 18
 _REAP_SECONDS = 5.0  # what a killed process may take to disappear: its system call may hang
 

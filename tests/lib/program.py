@@ -26,7 +26,7 @@ PROGRAM = f"{KIT}/program/bin/cri-resmgr-installer"
 PYTHON = f"{KIT}/program/bin/python3"
 
 CONFIGURATION = "home = /usr/bin\ninclude-system-site-packages = true\n"
-COMMAND = f"#!{PYTHON}\nfrom installer.cli import main\n\nraise SystemExit(main())\n"
+COMMAND = f"#!{PYTHON}\nfrom cri_resmgr_installer import main\n\nraise SystemExit(main())\n"
 COMPILE = 'mount --bind "$2" "$1/mnt" && exec chroot "$1" /usr/bin/python3 -m compileall -qq /mnt'
 
 
@@ -34,14 +34,18 @@ def lay_program(target: Path, system: Path) -> None:
     """A venv with the program at `target`, for the Python of a tree; it works below KIT/program only."""
     run("cp", "-a", libraries(system), target)
     (packages,) = target.glob("lib/python3*/site-packages")
-    assets = packages / "installer/_assets"
-    shutil.copytree(TOP / "installer", packages / "installer", ignore=shutil.ignore_patterns("__pycache__"))
+    own = packages / "cri_resmgr_installer"  # as in a wheel
+    assets = own / "installer/_assets"
+    ignored = shutil.ignore_patterns("__pycache__")
+    shutil.copytree(TOP / own.name, own, ignore=ignored)
+    shutil.copytree(TOP / "installer", own / "installer", ignore=ignored)
     for name in ("units", "templates"):
         shutil.copytree(TOP / name, assets / name)
     # A kubelet's tree may have links that lead somewhere on its node only.
     ignored = shutil.ignore_patterns("__pycache__", "cases")
     shutil.copytree(TOP / "tests", packages / "tests", symlinks=True, ignore=ignored)
-    for name in ("installer", "tests"):
+    (packages / "tests.pth").write_text(f"{own.name}\n")  # the tests import parts of the program
+    for name in (own.name, "tests"):
         compile_below(packages / name, system)
     command = target / "bin/cri-resmgr-installer"
     command.write_text(COMMAND)

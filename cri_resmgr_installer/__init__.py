@@ -1,0 +1,16 @@
+"""The name by which Python knows what is installed: `installer` belongs to another project on PyPI.
+
+In a wheel the package `installer` lies in this one, where only our own process looks for it, so both
+projects can live in one environment. In a checkout it lies beside this one.
+"""
+
+import os
+import sys
+
+
+def main() -> int:
+    """Run the command line; return the exit code."""
+    sys.path.insert(0, os.path.dirname(__file__))
+    from installer.cli import main as run
+
+    return run()
