@@ -18,8 +18,8 @@ from pathlib import Path
 
 import shtab  # type: ignore[import-not-found, unused-ignore]
 
+from hack.manual import completing, manual_page
 from installer import __version__
-from installer.cli.grammar import build_parser
 
 TOP = Path(__file__).parents[1]
 DEBIAN = TOP / "hack/debian"
@@ -36,7 +36,6 @@ BESIDE = (
     "typing-inspection",
 )
 """Libraries that the distributions lack or have too old; image/requirements.txt has their digests."""
-WHATIS = "put cri-resmgr on a node, keep it there, remove it"
 BINARY = ("grpc", "pydantic_core")
 LIB = f"usr/lib/{NAME}"
 
@@ -143,12 +142,12 @@ def chosen(requirements: str) -> str:
 def lay_documents(root: Path, source: Path) -> None:
     """Manual page and completion are made from the parser."""
     share = root / "usr/share"
-    parser, _ = build_parser()
+    parser = completing({"FILE": shtab.FILE, "DIR": shtab.DIRECTORY})
     (root / "usr/bin").mkdir(parents=True)
     (root / "usr/bin" / NAME).symlink_to(f"../lib/{NAME}/bin/{NAME}")
     write(share / "bash-completion/completions" / NAME, shtab.complete(parser, "bash"))
     write(share / f"zsh/vendor-completions/_{NAME}", shtab.complete(parser, "zsh"))
-    compress(share / f"man/man8/{NAME}.8.gz", manual_page().encode())
+    compress(share / f"man/man8/{NAME}.8.gz", manual_page(formatdate(EPOCH)[5:16].lstrip("0")).encode())
     doc = share / "doc" / NAME
     write(doc / "copyright", (DEBIAN / "copyright").read_text())
     compress(doc / "CHANGELOG.md.gz", (source / "CHANGELOG.md").read_bytes())
@@ -164,17 +163,6 @@ def debian_changelog() -> str:
     date = formatdate(EPOCH, usegmt=False)
     said = f"  * What has changed is in /usr/share/doc/{NAME}/CHANGELOG.md.gz."
     return f"{NAME} ({__version__}) unstable; urgency=medium\n\n{said}\n\n -- {maintainer[1]}  {date}\n"
-
-
-def manual_page() -> str:
-    argv = (
-        *("--module", "hack.packaging_parser", "--function", "parser", "--prog", NAME, "--format", "pretty"),
-        *("--manual-section", "8", "--manual-title", "System administration", "--project-name", NAME),
-        *("--version", __version__, "--description", WHATIS, "--output", "-"),
-    )
-    code = "from argparse_manpage.cli import main; main()"
-    done = subprocess.run([sys.executable, "-c", code, *argv], check=True, capture_output=True, text=True)
-    return done.stdout
 
 
 def make_image(output: Path, archive: Path) -> None:

@@ -1,5 +1,5 @@
-"""Runs the command line: `python -m installer.cli` in a checkout, or by the path of this file, as `run` starts
-its child runs, wherever the package lies."""
+"""Runs the command line: `python -m installer.cli` in a checkout, or by the path of this file, as `run`
+starts its child runs, wherever the package lies."""
 
 import os
 import sys

@@ -6,6 +6,7 @@ import argparse
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from textwrap import indent
 from typing import Any, NoReturn
 
 from installer import __version__
@@ -20,27 +21,38 @@ _RENAMED = {"--adopt": "--take-over"}
 _PROGRAM = "cri-resmgr-installer"
 _NODE = f"{_PROGRAM} --payload /root/payload --configs /root/configs"
 _VALUES = "/etc/gardener-extension-cri-resmgr/values.yaml"
-_EPILOG = f"""environment:
-  {ENVIRONMENT_PREFIX}CONFIG, _PAYLOAD, _CONFIGS, _DEFAULT_CONFIGS, _TAKE_OVER, _HOST_ROOT and _OUTPUT
-  set the options of the same names; an option takes precedence. These options may come
-  before or after the command.
+ENVIRONMENT = f"""{ENVIRONMENT_PREFIX}CONFIG, _PAYLOAD, _CONFIGS, _DEFAULT_CONFIGS, _TAKE_OVER,
+_HOST_ROOT and _OUTPUT set the options of the same names; an option takes precedence. These
+options may come before or after the command."""
+EXIT_STATUS = (
+    ("0", "converged, nothing to do"),
+    ("1", "a bug (-v shows where), or this machine is out of memory, processes or file descriptors"),
+    ("2", "bad settings, configs, payload or usage; nothing touched"),
+    ("3", "plan: changes pending; status: not converged or not healthy"),
+    ("4", "this host cannot or should not be served; nothing touched"),
+    ("5", "failed, and the previous state is in place"),
+    ("6", "failed, and the rollback failed too: the message says what to do by hand"),
+    ("69", "the API server does not answer or refuses; what was done before stays"),
+    ("75", "another run is active on this host"),
+    ("128+n", "ended by signal n between two steps; run it again"),
+)
+EXAMPLES = (
+    f"{_NODE} plan",
+    f"{_NODE} install",
+    f"kubectl -n kube-system exec POD -- {_PROGRAM} status",
+    f"{_PROGRAM} explain exit 4",
+)
+_NO_ROOT = "Only the commands for a host, and run, need root."
 
-exit codes:
-  0    converged, nothing to do
-  1    a bug (-v shows where), or this machine is out of memory, processes or file descriptors
-  2    bad settings, configs, payload or usage; nothing touched
-  3    plan: changes pending; status: not converged or not healthy
-  4    this host cannot or should not be served; nothing touched
-  5    failed, and the previous state is in place
-  6    failed, and the rollback failed too: the message says what to do by hand
-  69   the API server does not answer or refuses; what was done before stays
-  75   another run is active on this host
-  128+n  ended by signal n between two steps; run it again
 
-examples:
-  cri-resmgr-installer --payload /root/payload --configs /root/configs plan
-  cri-resmgr-installer --payload /root/payload --configs /root/configs install
-  kubectl -n kube-system exec POD -- cri-resmgr-installer status"""
+def _epilog() -> str:
+    """Return the end of --help."""
+    exits = "".join(f"  {code:<7}{meaning}\n" for code, meaning in EXIT_STATUS)
+    examples = "".join(f"  {example}\n" for example in EXAMPLES)
+    environment = indent(ENVIRONMENT, "  ")
+    return (
+        f"{_NO_ROOT}\n\nenvironment:\n{environment}\n\nexit codes:\n{exits}\nexamples:\n{examples}".rstrip()
+    )
 
 
 class UsageError(InvalidInputError):
@@ -100,7 +112,7 @@ def build_parser() -> tuple[Parser, Mapping[str, Parser]]:
     parser = Parser(
         _PROGRAM,
         description="Installs CRI-Resource-Manager on a Kubernetes node, keeps it there, and removes it.",
-        epilog=_EPILOG,
+        epilog=_epilog(),
         parents=[_host_options(_output(*OWN_OUTPUTS))],
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -123,10 +135,8 @@ def build_parser() -> tuple[Parser, Mapping[str, Parser]]:
     add("explain", said, f"{_PROGRAM} explain kubelet-masked").add_argument(
         "words", nargs="*", metavar="CODE", help="a code in brackets, `exit 5`, `held`; default: list them"
     )
-    objects = "print the Kubernetes objects as YAML; needs neither root nor a host"
-    _add_manifests(
-        add("manifests", objects, f"{_PROGRAM} manifests --values values.yaml | kubectl apply -f -")
-    )
+    shown = f"{_PROGRAM} manifests --values values.yaml | kubectl apply -f -"
+    _add_manifests(add("manifests", "print the Kubernetes objects as YAML", shown, _output(hidden=True)))
     _add_cluster_verbs(add)
     plugins = "translate cri-resmgr's configuration for nri-plugins, and print it"
     _add_translate(add("translate", plugins, f"{_PROGRAM} translate --configs /root/configs"))
@@ -140,11 +150,13 @@ def build_parser() -> tuple[Parser, Mapping[str, Parser]]:
     return parser, verbs.choices
 
 
-def _output(*own: str) -> Parser:
-    """Build what every command takes. `own`: what only some commands can print."""
+def _output(*own: str, hidden: bool = False) -> Parser:
+    """Build what every command takes. `own`: what only some commands can print. `hidden`: it is taken, but
+    changes nothing."""
     output = Parser(add_help=False, argument_default=argparse.SUPPRESS)
     default = "yaml" if "yaml" in own and "html" not in own else "text"
-    output.add_argument("--output", choices=("text", "json", *own), help=f"default: {default}")
+    said = argparse.SUPPRESS if hidden else f"default: {default}"
+    output.add_argument("--output", choices=("text", "json", *own), help=said)
     output.flag("-v", "--verbose", help="more detail, and tracebacks of bugs")
     return output
 
@@ -157,7 +169,7 @@ def _host_options(output: Parser) -> Parser:
     shared.add_argument("--payload", metavar="DIR", help="the unpacked release; default: /payload")
     configs = "directory with fallback.cfg, force.cfg, EXTRA_OPTIONS.cfg"
     shared.add_argument("--configs", metavar="DIR", help=configs)
-    shared.flag("--default-configs", help="use no configs: the policy is none")
+    shared.flag("--default-configs", help="run without configs; the policy is `none`")
     return shared
 
 
@@ -178,7 +190,7 @@ def _add_host_verbs(add: Callable[[str, str, str], Parser]) -> None:
     plan.flag("--diff", help="also show the changed text of each file")
     for verb in (plan, install):
         verb.flag("--retry", help="retry a generation that failed on this host")
-        live = "let the daemon-reload apply a pending edit of kubelet's unit"
+        live = "also apply someone else's pending edit of kubelet's unit"
         verb.flag("--accept-pending", help=live)
         other = "take over cri-resmgr that another installer has put on this host"
         verb.flag("--take-over", help=other, default=argparse.SUPPRESS)
@@ -254,7 +266,7 @@ def _add_cluster_verbs(add: Callable[[str, str, str], Parser]) -> None:
     )
     rollout = add(
         "rollout",
-        "show who may restart kubelet and who waits; pause, resume or retry",
+        "show which nodes may restart kubelet and which are waiting; pause, resume or retry",
         f"{_PROGRAM} rollout pause --why 'maintenance until noon'",
     )
     uninstall = add(
@@ -265,7 +277,9 @@ def _add_cluster_verbs(add: Callable[[str, str, str], Parser]) -> None:
     for verb in (report, rollout, uninstall):
         _add_kubeconfig(verb)
         verb.add_argument("-n", "--namespace", default="", help="namespace of the DaemonSet; default: all")
-        verb.add_argument("--name", default="", help="the value `name` of the manifests; default: all")
+        verb.add_argument(
+            "--name", default="", help="installation name (the chart's value `name`); default: all"
+        )
     report.flag("--nodes", help="add a line for each node")
     rollout.add_argument(
         "action",
