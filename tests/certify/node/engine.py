@@ -72,6 +72,7 @@ def watch(world: World, request: Request, target: Target, disk: Tree | None, *, 
     if disk is not None and took_over(before.tree):
         disk = without_earlier(disk)
     world.effects.clear()
+    world.runtime_died = False
     foreseen: Assessment | None = None
     error: InstallerError | None = None
     if foresees:
@@ -91,7 +92,7 @@ def watch(world: World, request: Request, target: Target, disk: Tree | None, *, 
 
 
 def certify(ground: Ground, start: Start, target: Target, *, every: int = 1, power: bool = True) -> Found:
-    """Everything about one start and one target. `every`: only each so many cuts."""
+    """Everything about one start and one target. `every`: only each so many cuts; 0: none."""
     found = Found()
     moment, disk = ground.begin(start)
     unattended = dict(start).get("who") == "nobody"
@@ -109,7 +110,7 @@ def certify(ground: Ground, start: Start, target: Target, *, every: int = 1, pow
     found.faults += [f"{name}: again: {why}" for why in (*broken(again), *_again(uncut, again))]
     wanted = picture(again.after)
     containers = len(moment.running)
-    for number, cut in enumerate(cuts(uncut, power=power)):
+    for number, cut in enumerate(cuts(uncut, power=power)) if every else ():
         if number % every:
             continue
         found.states += 1

@@ -21,7 +21,10 @@ OF_OURSELVES = (paths.OUR_STATE, paths.OUR_RUNTIME)
 _OF_THE_PROXY = (*paths.PROXY_STATE, "/var/run/cri-resmgr")
 _NOT_UNDONE = (paths.OUR_STATE, paths.PROXY_STATE[0])
 _FILE = Entry("f", 0)
-_HOPELESS = (b"broken", b"too slow")  # what a proxy may be so that a rollback fails, too
+# With what a rollback may fail, too; what says nothing of a generation; the same of a runtime.
+_HOPELESS = (*map(str.encode, ("broken", "too slow", "stuck", "canceled", "exits", "lost", "ill")),)
+_AWAY = (b"runtime dies", b"not ready")
+_BLAMELESS = (b"canceled", b"not set up", b"flagless", b"lost", b"ill", *_AWAY)
 _SHOWN = 200  # characters of what differs
 # Its text may differ in a deadline; a file that no line of the unit names is not read.
 _NOT_ALONE = (paths.PROXY_UNIT_FILE, paths.EXTRA_OPTIONS)
@@ -204,7 +207,8 @@ def _no_dead_relay(run: Run) -> Iterator[str]:
         elif (effect.verb, effect.target) == ("restart", KUBELET) and after.on_relay and not answered:
             yield "kubelet was moved to a relay that had not answered"
     dead = run.after.on_relay and run.after.process(paths.PROXY_UNIT) is None
-    if dead and run.ended != "refused" and not _is_anothers(run):
+    serves = run.before.content(NATURE) not in _AWAY  # else kubelet has no other runtime, either
+    if dead and run.ended != "refused" and serves and not _is_anothers(run):
         yield "kubelet stays on a relay whose proxy is dead"
     if run.before.process(KUBELET) and run.after.process(KUBELET) is None:
         yield "kubelet runs no more"
@@ -319,7 +323,9 @@ def _rolled_back(run: Run) -> Iterator[str]:
     if not run.undone:
         return
     if run.ended == "rollback failed":
-        yield from _rescued(run) if run.before.content(NATURE) in _HOPELESS else ["the rollback failed"]
+        yield from (
+            _rescued(run) if run.before.content(NATURE) in (*_HOPELESS, *_AWAY) else ["the rollback failed"]
+        )
         return
     failed = set(_record(run.after.tree).get("failed", {}))
     generation = run.foreseen.plan.desired.generation if run.foreseen else ""
@@ -327,7 +333,13 @@ def _rolled_back(run: Run) -> Iterator[str]:
         some = (one.effect for one in run.steps if _of_the_host(one.effect))
         repairs = any(one.effect.verb in ("restart", "signal") for one in run.steps)
         yield from (f"it is not tried again, but it did {effect}" for effect in some if not repairs)
-    elif generation and run.foreseen and run.foreseen.snapshot.sound and generation not in failed:
+    elif (
+        generation
+        and run.foreseen
+        and run.foreseen.snapshot.sound
+        and generation not in failed
+        and run.before.content(NATURE) not in _BLAMELESS
+    ):
         yield "the generation that failed is not blamed"
     good = (_record(run.before.tree).get("good") or {}).get("files", ())
     touched = {_changed(one.effect) for one in run.steps}
@@ -355,7 +367,7 @@ def _rolled_back(run: Run) -> Iterator[str]:
 
 def _rescued(run: Run) -> Iterator[str]:
     """No proxy starts any more: kubelet serves without it, until a run succeeds."""
-    if run.after.on_relay and not run.after.proxy_answers:
+    if run.after.on_relay and not run.after.proxy_answers and run.before.content(NATURE) not in _AWAY:
         yield "kubelet stays on a relay that does not answer"
     if not run.after.on_relay and DROP_IN in run.before.tree and paths.HOLD not in run.after.tree:
         yield "nothing holds kubelet on its base endpoint"

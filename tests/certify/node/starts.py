@@ -9,9 +9,11 @@ on one without. `repairs` has every other value by itself.
 from __future__ import annotations
 
 import itertools
+import json
 import random
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from math import inf
 from pathlib import Path
 
 from installer.model import hold, paths
@@ -20,10 +22,14 @@ from installer.model.host import UnitState
 from installer.node.reconcile import reconcile
 from installer.node.record import dump_record, load_record
 from tests.certify.node.targets import (
+    ASKING,
+    ASKING_FOR_ALL,
     BAD,
     BAD_TAKEOVER,
+    FORCED,
     FORMERS,
     INSTALL,
+    NO_RESTART_LEFT,
     POLICY,
     RARE,
     REFUSING,
@@ -31,6 +37,7 @@ from tests.certify.node.targets import (
     REREAD,
     TAKEOVER,
     UPGRADE,
+    WITHOUT_AGENT,
     Target,
     without_earlier,
 )
@@ -79,6 +86,12 @@ _FOREIGN = "# somebody's own {}\npolicy:\n  Active: none\n"
 _ABOUT_ALL = ("former", "containers", "who")
 ELSEWHERE_FILE = "/srv/elsewhere"
 _EDIT = "# edited {}\n"
+_RECORDS: dict[str, dict[str, object]] = {
+    "of the future": {"schema": 99},
+    "of no version": {"schema": "1"},
+    "edited": {},
+}
+_AGENT = {"Data": {"policy": "Active: balloons\n"}}
 
 
 def all_starts(bound: int) -> list[Start]:
@@ -155,6 +168,27 @@ def _nature(name: str, *others: tuple[str, str]) -> Start:
     return (*others, ("nature", name))
 
 
+#: What else may be sick there: the proxy, the manager, the runtime, kubelet.
+_SICK: dict[str, tuple[Target, ...]] = {
+    "fatal": (BAD,),
+    "not set up": (BAD,),
+    "stuck": (UPGRADE, REMOVAL),
+    "canceled": (UPGRADE,),
+    "exits": (UPGRADE,),
+    "no timer": (UPGRADE, POLICY),
+    "no runtime": (INSTALL, POLICY, REMOVAL),
+    "runtime dies": (BAD,),
+    "not ready": (UPGRADE,),
+    "lost": (REMOVAL,),
+    "ill": (UPGRADE, BAD),
+    "ill behind it": (UPGRADE,),
+    "flagless": (UPGRADE,),
+    "fails": (UPGRADE,),
+}
+NO_BOOT = ("stuck", "canceled")
+PASSING = ("ill", "ill behind it", "flagless", "fails", "lost", "runtime dies")
+"""Natures that a node has no boot with, and those that only the run knows which meets them: it is not cut."""
+NO_BOOT = ("stuck", "canceled")  # that the node would survive
 #: What is tried once: it needs a node of its own kind, or another proxy.
 RARE_WAYS: dict[Start, tuple[Target, ...]] = {
     (("former", "earlier"),): _TAKES,
@@ -173,6 +207,17 @@ RARE_WAYS: dict[Start, tuple[Target, ...]] = {
     _nature("late", _TWO): (INSTALL, UPGRADE, BAD, REMOVAL),
     _nature("late", ("former", "nothing"), _TWO): (INSTALL, REFUSING),
     (("former", "forced"), _TWO): (REREAD,),
+    **{_nature(name, _TWO): found for name, found in _SICK.items()},
+    **{_nature(name, ("former", "nothing"), _TWO): (INSTALL, BAD) for name in _SICK},
+    **{(("record", name),): (INSTALL, UPGRADE, REMOVAL) for name in _RECORDS},
+    **{(("originals", name),): (INSTALL, POLICY, BAD, REMOVAL) for name in ("missing", "damaged")},
+    **{(("originals", name), ("record", "missing")): (INSTALL, REMOVAL) for name in ("missing", "damaged")},
+    (("cache", "of the agent"),): (INSTALL, POLICY, UPGRADE, BAD, WITHOUT_AGENT, REMOVAL),
+    (("cache", "of the agent"), _TWO): (INSTALL, FORCED, UPGRADE, WITHOUT_AGENT, REFUSING),
+    (_TWO, ("who", "nobody")): (ASKING, ASKING_FOR_ALL, NO_RESTART_LEFT),
+    (("former", "nothing"), ("who", "nobody")): (ASKING, ASKING_FOR_ALL, NO_RESTART_LEFT),
+    (("drop-in", "absent"), ("who", "nobody")): (ASKING, NO_RESTART_LEFT),
+    (("hold", "ours"), ("endpoint", "base"), ("who", "nobody")): (ASKING, NO_RESTART_LEFT, UPGRADE),
     _nature("refuses", ("former", "forced"), _TWO): (REREAD,),
     _nature("refuses", ("former", "forced")): (REREAD,),
     (("endpoint", "base"), _TWO): (*_STARTS_IT, REFUSING),
@@ -204,7 +249,12 @@ class Ground:
             world.put(paths.HOLD, reason.encode() + b"\n")
         cache = given.get("cache", "")
         if cache and world.read(paths.PROXY_CACHE):
-            world.put(paths.PROXY_CACHE, None if cache == "missing" else b'{"Ver')
+            content = {"missing": None, "torn": b'{"Ver'}
+            agent = {**json.loads(world.read(paths.PROXY_CACHE) or b"{}"), "Cfg": _AGENT}
+            world.put(paths.PROXY_CACHE, content.get(cache, json.dumps(agent).encode()))
+        for place in world.names(paths.OBJECTS) if given.get("originals", "whole") != "whole" else ():
+            lost = given["originals"] == "missing"
+            world.put(f"{paths.OBJECTS}/{place}", None if lost else b"damaged")
         self._units(world, given)
         if nature := given.get("nature"):
             world.put(NATURE, nature.encode())
@@ -226,7 +276,7 @@ class Ground:
             root = self.directory / "fresh"
             lay(FORMERS["a clean node"].bare(), root)
             world = World(root)
-            self.run(world, target)
+            self.run(world, replace(target, asks="", restarts_left=inf))
             self._fresh[target] = world.tree
         return self._fresh[target]
 
@@ -287,6 +337,8 @@ class Ground:
             world.put(paths.RECORD, None)
         elif what == "damaged":
             world.put(paths.RECORD, raw[: len(raw) // 2], 0o600)
+        elif what in _RECORDS:
+            world.put(paths.RECORD, json.dumps({**json.loads(raw), **_RECORDS[what]}).encode(), 0o600)
         else:
             known = world.fake.identity
             record = load_record(world.fake.files, known.machine_id, known.hostname).record

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from hashlib import sha256
+from math import inf
 from pathlib import Path
+from typing import Literal
 
 from installer.inputs.load import Request
 from installer.inputs.settings import KubeletSettings, ProxySettings, Settings
@@ -40,6 +42,9 @@ class Target:
     guard_seconds: int = 15
     takes_over: bool = False
     adopts: bool = True
+    agent: Literal["enabled", "disabled"] = "enabled"
+    asks: str = ""
+    restarts_left: float = inf
 
     @property
     def removes(self) -> bool:
@@ -58,9 +63,11 @@ class Target:
                 (configs / name).write_text(content)
         kubelet = KubeletSettings(settle_seconds=1, guard_seconds=self.guard_seconds)
         mode = Mode.REMOVE if self.removes else Mode.INSTALL
-        proxy = ProxySettings(existing_containers="adopt" if self.adopts else "refuse")
+        existing: Literal["adopt", "refuse"] = "adopt" if self.adopts else "refuse"
+        proxy = ProxySettings(existing_containers=existing, agent=self.agent)
         settings = Settings(kubelet=kubelet, proxy=proxy)
-        return Request(mode, settings, made, configs, unattended=unattended, take_over=self.takes_over)
+        request = Request(mode, settings, made, configs, unattended=unattended, take_over=self.takes_over)
+        return replace(request, ask_first=self.asks, restarts_left=self.restarts_left)
 
 
 INSTALL = Target("install")
@@ -73,6 +80,10 @@ BAD = Target("bad upgrade", "three", works=False)
 TAKEOVER = Target("takeover", takes_over=True)
 BAD_TAKEOVER = Target("bad takeover", "three", works=False, takes_over=True)
 REFUSING = Target("refusing", adopts=False)
+WITHOUT_AGENT = Target("without its agent", agent="disabled")
+ASKING = Target("asking", "two", asks="restarts")
+ASKING_FOR_ALL = Target("asking for all", "two", asks="all")
+NO_RESTART_LEFT = Target("no restart left", "two", restarts_left=0)
 REMOVAL = Target("removal", None)
 TARGETS = (INSTALL, POLICY, FORCED, UPGRADE, BAD, REMOVAL)
 

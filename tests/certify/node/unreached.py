@@ -7,15 +7,10 @@ BRANCHES: dict[str, tuple[str, ...]] = {
     "A port fails or hesitates: systemd, a disk, the runtime, a label. The suites `disk` and `misbehave` try it.": (
         "rescue.hold_kubelet: except InstallerError as error:",
         "rescue.restart_proxy: except OSError as error:",
-        'apply._Worker._do: self._progress.failed_unit = step.target if step.target.endswith(".service") else ""',
-        "apply._Worker._adopt: except StepFailedError:  # like a start, it may be slow with many containers",
         "apply._Worker._check_pods: except (InstallerError, OSError) as error:",
         "apply._Worker._warn: not called",
-        "apply._Worker._await_job: except SystemdError as error:",
         "apply._Worker._await_relay: if not self._relay_answers(): -> self._check_steady(unit)",
-        "apply._message: not called",
         "await_kubelet.await_calm: except InstallerError:",
-        "await_kubelet.is_stopped: not called",
         "await_kubelet.KubeletStart.check_effective: if kubelet is None: -> return",
         'await_kubelet.KubeletStart.check_effective: if wrong: -> raise self._failure(step.target, f"our lines have no effect: {wrong}")',
         "await_proxy.why_not_ready: if status.ready: -> reason = status.reason",
@@ -28,12 +23,8 @@ BRANCHES: dict[str, tuple[str, ...]] = {
         "reconcile._seal_runtime_directory: except OSError as error:",
         'reconcile._warn_unlabelled: if unlabelled: -> more = f", and {len(unlabelled) - 1} more" if len(unlabelled) > 1 else ""',
         "rollback.roll_back: if unit: -> failure = _with_causes(failure, assessment, progress, run)",
-        "rollback.roll_back: if not runtime_error(run.host, assessment.base_endpoint): -> after = report_rollback(assessment, target, run)",
         "rollback.roll_back: if after.runtime and not after.kubelet_unwell and after.as_before: -> return runtime_away(failure, second, after, journal)",
         "rollback.roll_back: if progress.cut_short and back.left_relay:  # it had less time than even the good proxy needs here -> failure = StepFailedError(failure.message, _SLOW, interfered=True)",
-        'rollback._with_causes: if assessment.plan.desired.proxy and (why := runtime_error(run.host, endpoint, HURRIED_SECONDS)): -> message += f"; the container runtime does not answer: {why}"',
-        'rollback._with_causes: if lines := fatal_lines(logged): -> message += f": {lines[-1]}"',
-        'rollback._with_causes: if unit == paths.PROXY_UNIT and (found := next(filter(None, map(_NOT_SET_UP.search, logged)), None)): -> message += f": systemd could not set up what its unit asks for ({found[1]})"',
         "rollback._is_cache_unreadable: return False",
         "rollback._close: except OSError as error:",
         "rollback._blame: if runtime_error(run.host, assessment.base_endpoint): -> return False",
@@ -50,8 +41,6 @@ BRANCHES: dict[str, tuple[str, ...]] = {
         "await_proxy.why_not_taken: for line in activity.logged: -> if host.systemd.unit(unit.name).main_pid != unit.main_pid:",
         "await_proxy.why_not_taken: if _REFUSED in line: -> for line in activity.logged:",
         'diff._diff_proxy: if awaited: -> reasons.insert(0, "it is still starting")',
-        'diff._restart_reasons: elif process.flag("--force-config") == paths.SPARING_CONFIG: -> reasons.append("the guard started it without its policy, to protect containers that it does not know")',
-        "plan.build_hold_plan: if not is_operators(snapshot.hold): -> steps += restart_kubelet_steps(unit) if restart else ()",
         "plan._Builder.proxy_forward: if unit.awaited: -> yield Step(StepKind.AWAIT_START, unit.name, Part.PROXY)",
         'relay_steps.check_way_back: if held: -> raise KubeletKeptError(f"an operator still holds kubelet on its base endpoint: {held}")',
         "relay_steps.check_way_back: if restarts_left < 1: -> raise KubeletKeptError(",
@@ -60,42 +49,33 @@ BRANCHES: dict[str, tuple[str, ...]] = {
         'rollback.roll_back: kept = f", but {error.message}"',
     ),
     "No start of the certificate leads here yet.": (
-        'apply._Worker._check_pods: if not unknown: -> why = f"{paths.PROXY_UNIT}: {why_unknown(unknown)}"',
         "assess._failed_before: if failed is None or not failed.made_with or settings_digest(facts.settings) in failed.made_with: -> return None",
         'assess._pods_findings: if _refused_pods(facts) and not facts.changes.restarts(Part.PROXY): -> hint = "`install` with proxy.existingContainers: adopt, or with the policy none, makes them known"',
         'assess._reduced_findings: for how in _reduced(facts): -> hint = "`install` with proxy.existingContainers: adopt, or with the policy none, gives it back"',
         "diff.diff: elif desired.proxy is None: -> return Changes(files, tuple(unit for unit in units if unit is not None))",
         'diff._why_different: if (before.uid, before.gid) != (0, 0): -> return f"owner is {before.uid}:{before.gid}, not 0:0"',
-        'diff._generation_reason: if changed: -> return "it was started from an older generation"',
         "rollback._rescue_kubelet: if well and units.kubelet.on_relay and not moved_proxy and host.cri.answers(paths.RELAY_ENDPOINT): -> return  # the good proxy was never away",
-    ),
-    "An agent gives the configuration.": (
-        "assess._why_restarted: if action is not UnitAction.RESTART and _may_start_again(facts) and (why := _why_agent(facts)): -> return why",
-        "assess._why_agent: if now is None or now.source is not PolicySource.AGENT: -> if facts.forgets_agent:",
-        'assess._agent_findings: if now is None or not asks or facts.changes.restarts(Part.PROXY): -> why = next(iter(facts.agent_faults), "a start would take CPUs or weight from containers")',
-        "plan._Builder._while_stopped: if self._options.forgets_agent: -> yield Step(StepKind.FORGET_AGENT, paths.PROXY_CACHE, Part.PROXY)",
-    ),
-    "A record of another version, or one that is not ours to read.": (
-        'assess._record_findings: elif status is RecordStatus.FUTURE: -> hint = "use the installer that wrote it, or a newer one"',
-        'diff._restart_reasons: if process is not None and record.owed.get(unit.name, "") == state.invocation_id != "": -> reasons.append("it may have been started from an edited file")',
-        "record.load_record: if not isinstance(schema, int): -> raise TypeError(schema)",
-        "record.load_record: if schema > _READABLE_SCHEMA: -> return LoadedRecord(nothing, RecordStatus.FUTURE)",
-        "record.load_record: if not _is_whole(raw) or not _is_sensible(record): -> return LoadedRecord(nothing, RecordStatus.CORRUPT)",
-        'record._is_whole: if found is None: -> return b"checksum" not in raw',
+        "apply._Worker._do: except InstallerError as error:",
+        "apply._Worker._adopt: if not leaving: -> return (*leaving, step)",
+        'apply._Worker._check_pods: if plan.harms or self._again == _AGAIN or not can_save(files): -> self._warn("pods-unknown", why)',
+        "apply._Worker._restart_proxy: if not (slow and (following := self._leave())): -> self._downtime.end()",
+        'apply._Worker._await_job: if error.lost or self._host.systemd.unit(step.target).active_state != "deactivating": -> raise StepFailedError(',
+        'assess._why_agent: if facts.forgets_agent: -> return "its agent is switched off, but the agent\'s last configuration is in force"',
+        'await_kubelet.check_steady: if is_stopped(now): -> meanwhile = "somebody else stopped it"',
+        'await_kubelet.check_steady: elif starts and not (stops or now.flapping) and now.n_restarts <= before.n_restarts: -> meanwhile = "somebody else restarted it"',
+        "await_kubelet.KubeletStart._check_endpoint: if relay: -> raise error",
+        'kept.check_kept: if file.path in lost and file.digest not in obtainable: -> hint = "a failed installation leaves kubelet on its base endpoint: a rollback is not possible"',
+        'reconcile.reconcile: if assessment.as_installed: -> emit(Event("good.asked", f"{AS_GOOD}: {assessment.describe_installed}"))',
+        "record.last_options: not called",
     ),
     "Kubelet is or falls ill, or another process answers in its place. The suite `misbehave` tries it.": (
         "await_kubelet.await_calm: if not awaited: -> if not told:",
-        'await_kubelet.check_steady: if now.main_pid and now.main_pid == before.main_pid and not (stops or now.flapping): -> meanwhile, starts = "", now.main_pid or now.active_state == "activating"',
-        "await_kubelet.KubeletStart.wait: while self._is_unwell(unit) or (relay and is_behind_shell(kubelet(unit.main_pid))): -> self._check_relay(proxy)  # first: kubelet does not survive a relay that dies",
         'await_kubelet.KubeletStart.wait: if unwell: -> raise self._failure(name, f"{self._limits.healthz_url} stopped being ok")',
         'await_kubelet.KubeletStart._check_relay: if not answers: -> raise self._failure(proxy.name, "the relay stopped answering under kubelet")',
         "await_kubelet.KubeletStart._check_endpoint: if desired is not None and not desired.unit.generation: -> return  # an earlier installation is back, whose relay may be in kubelet's configuration",
-        'await_kubelet.KubeletStart._check_endpoint: if process is None or process.uses_relay is not relay: -> wanted = "the relay" if relay else "its base endpoint"',
-        "await_kubelet.KubeletStart._with_guards_reason: not called",
         'converge.limits_of: if snapshot.kubelet.ails(limits.kubelet_start) and not explained: -> limits = replace(limits, healthz_url="")',
         "converge.converge: if healthy and after.kubelet.unwell: -> if not progress.moved_kubelet:  # then somebody else may have",
         "reconcile._warn_of_health: if after.kubelet.foreign_healthz: -> message = \"another process answers on kubelet's healthz: kubelet's health is unknown\"",
-        "rollback._plan_back: if progress.moved_kubelet and not waits and (is_earlier(record) or snapshot.kubelet.unwell): -> steps += restart_kubelet_steps(unit)",
         "rollback._plan_off_relay: if not changes.restarts(Part.KUBELET) and snapshot.kubelet.unwell: -> steps += restart_kubelet_steps(unit)",
         "rollback._blame: if run.host.healthz.ask(run.settings.kubelet.healthz_url, pid) is not Health.OK: -> return False",
     ),
@@ -103,8 +83,6 @@ BRANCHES: dict[str, tuple[str, ...]] = {
         "kept._with_content: for place in (kept, file.path): -> return replace(file, content=HostPath(kept))",
         "kept._with_content: if state.digest == file.digest: -> for place in (kept, file.path):",
         "kept.without_lost_originals: not called",
-        "kept.check_kept: if digest in snapshot.damaged and snapshot.files.get(path, ABSENT).digest != digest: -> finding = refusal if path in returns else warning",
-        'kept.check_kept: if file.digest in snapshot.damaged: -> hint = "the next installation keeps a new copy"',
         "ownership.RecordStore.reconstruct: if everything and self.status is RecordStatus.OK: -> self._claim(self.there_still(), drop_ins)",
         "ownership.RecordStore.with_damage: if give_up: -> self.record = without_lost_originals(self.record, damaged)",
         "ownership.RecordStore._set_aside: if self._files.state(object_path(name)).kind is not Kind.FILE: -> continue",
@@ -127,9 +105,7 @@ BRANCHES: dict[str, tuple[str, ...]] = {
         "takeover._taken: if earlier.lost: -> yield warning(",
     ),
     "A signal, a second run at the same time, or what only shows and never runs.": (
-        "reconcile.reconcile: with suppress(InstallerError):  # a repair that fails keeps no node from asking for its permit",
         "reconcile.inspect: not called",
-        "reconcile.preview: if is_remembered(error): -> return assessment, error",
         'reconcile._beside: if not holder: -> message = f"another run is at work on this host: {holder}"',
         "record.load_record: except UnservableHostError:  # a link that leads out of the host root",
         "rollback._UnstoppableClock.sleep: except InterruptedRunError:",
@@ -177,5 +153,14 @@ MODULES: dict[str, tuple[str, ...]] = {
 def unlisted(missed: list[str]) -> list[str]:
     """What is not reached, and has no reason."""
     modules = {name for names in MODULES.values() for name in names}
-    known = {branch for branches in BRANCHES.values() for branch in branches}
+    known = _listed()
     return [each for each in missed if each not in known and each.partition(".")[0] not in modules]
+
+
+def reached_of_listed(missed: list[str]) -> list[str]:
+    """What is listed, though it is reached."""
+    return sorted(_listed() - set(missed))
+
+
+def _listed() -> set[str]:
+    return {branch for branches in BRANCHES.values() for branch in branches}

@@ -19,6 +19,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+from installer.errors import SystemdError
 from installer.host.disk import Kernel
 from installer.host.ports import KnownDigest, RuntimeStatus, Unwritable
 from installer.model import paths
@@ -46,7 +47,7 @@ from tests.faults.disks.node import (
     NodeSystemd,
 )
 from tests.faults.disks.recorder import Operation, Recorder, Verb
-from tests.lib.fakes import CONTAINERD, failed
+from tests.lib.fakes import CONTAINERD, failed, timed_out
 
 ELSEWHERE = "unix:///run/somewhere/else.sock"
 SHARES = 524
@@ -57,8 +58,16 @@ MASK = "/dev/null"
 NATURE = "/srv/nature"
 """How the proxy behaves on this node, in a word: `broken`: no start of it succeeds; `slow`: it answers so
 late that kubelet must not hang on it; `too slow`: later than it may; `refuses`: what it is signalled to read
-again; `late`: a container is created while it starts."""
+again; `late`: a container is created while it starts; `fatal`: it ends, and says why; `not set up`: systemd
+cannot run it; `stuck`: its start does not end; `canceled`: somebody else stops it; `exits`: soon after its
+start; `no timer`: systemd arms none. And of others: `no runtime`, `runtime dies`: until the next start of
+the proxy; `not ready`: it says so; `ill`: kubelet is never healthy; `ill behind it`: on the relay;
+`flagless`: kubelet does not get our flag; `fails`: kubelet's start, behind the relay; `lost`: the bus is."""
 REFUSES = b"refuses"
+_LAST_WORDS = {
+    b"fatal": "F: cannot start, it is fatal",
+    b"not set up": f"{paths.PROXY_UNIT}: Main process exited, code=exited, status=226/NAMESPACE",
+}
 _GUARD_SECONDS = 15.0
 SLOW = {b"slow": 14.0, b"too slow": 400.0}  # seconds
 _ACTIVE = re.compile(rb"^ *Active: *([a-z-]+)", re.MULTILINE)
@@ -207,6 +216,7 @@ class World(Node):
         self.traces = False
         self.started_from: dict[int, Read] = {}
         self.answers: dict[int, float] = {}
+        self.runtime_died = False  # for the rest of a run, or until the next start of the proxy
         self._moment = moment
         self._containers = containers
         self._names: dict[str, list[str]] = {}
@@ -216,7 +226,7 @@ class World(Node):
         files = self.fake.files
         assert isinstance(files, _Files)
         files.world = self
-        self.fake.cri.sockets = {RUNTIME: CONTAINERD, paths.RELAY_ENDPOINT: self._answer}
+        self.fake.cri.sockets = {RUNTIME: self._runtime, paths.RELAY_ENDPOINT: self._answer}
         self.fake.validator.on_see = self._see_containers
         self.systemd.on_kill = self._signalled
         if moment is not None:
@@ -392,7 +402,16 @@ class World(Node):
         return self.proxy_runs and now >= self.answers.get(self.systemd.unit(paths.PROXY_UNIT).main_pid, now)
 
     def kubelet_healthy(self) -> bool:
+        nature = self.read(NATURE)
+        if nature == b"ill" or (nature == b"ill behind it" and self.on_relay):
+            return False
         return self.process(KUBELET) is not None and (self.proxy_answers or not self.on_relay)
+
+    def _runtime(self) -> RuntimeStatus | str:
+        nature = self.read(NATURE)
+        if nature == b"no runtime" or self.runtime_died:
+            return "connection refused"
+        return CONTAINERD._replace(ready=False, reason="it loads") if nature == b"not ready" else CONTAINERD
 
     def await_proxy(self, seconds: float) -> bool:
         """As the guard does: whether it answers by then."""
@@ -403,7 +422,7 @@ class World(Node):
         return self.proxy_answers
 
     def _answer(self) -> RuntimeStatus | str:
-        who = CONTAINERD if self.proxy_answers else "no socket"
+        who = self._runtime() if self.proxy_answers else "no socket"
         self.did(Effect(LOOK, "", ended="no" if isinstance(who, str) else "yes"))
         return who
 
@@ -444,7 +463,8 @@ class World(Node):
             entries[f"uid-{one.id}:{one.id}"] = {**entry, "LinuxReq": given or None}
             running.append(replace(one, cgroup=now))
         pods = {f"pod-{one.id}": {"ID": f"pod-{one.id}", "UID": f"uid-{one.id}"} for one in running}
-        found = {"Version": "1", "Pods": pods, "Containers": entries, "Cfg": None, "PolicyName": policy}
+        agent = cache.get("Cfg")
+        found = {"Version": "1", "Pods": pods, "Containers": entries, "Cfg": agent, "PolicyName": policy}
         self._set_running(running)
         place = self.fake.root / paths.PROXY_CACHE[1:]
         place.parent.mkdir(parents=True, exist_ok=True)
@@ -465,7 +485,11 @@ class World(Node):
         process = self.process(paths.PROXY_UNIT)
         flags = ("--force-config", "--fallback-config")
         config = next(filter(None, (process.flag(flag) for flag in flags)), "") if process else ""
-        found = _ACTIVE.search(self.read(config) or b"") if config else None
+        agent = self._cache().get("Cfg")
+        if agent and process and not process.flag("--force-config"):
+            found = _ACTIVE.search(str(agent["Data"]["policy"]).encode())
+        else:
+            found = _ACTIVE.search(self.read(config) or b"") if config else None
         return found[1].decode() if found else "none"
 
     def start_of_proxy(self, extra: bool) -> dict[str, str] | None:
@@ -561,6 +585,8 @@ class _Systemd(NodeSystemd):
             super().kill(name, signal_number)
 
     def arm_start(self, name: str, seconds: float) -> None:
+        if self._world.read(NATURE) == b"no timer":
+            raise SystemdError(f"arm {name}: the bus is away", lost=True)
         with _Job(self._world, "arm", name):
             super().arm_start(name, seconds)
 
@@ -607,8 +633,16 @@ class _Systemd(NodeSystemd):
         whole = binary.endswith(END) and BREAKS not in binary and mode & 0o100
         sound = whole and config and _is_configuration(config) and not world._torn()
         nature = world.read(NATURE) or b""
+        world.runtime_died = nature == b"runtime dies" and not whole
         if variables is None or not sound or nature == b"broken":
+            if nature in _LAST_WORDS:
+                world.fake.journal.say(unit.name, _LAST_WORDS[nature])
             return "failed", failed(unit)
+        if nature == b"stuck":
+            self.units[unit.name] = replace(unit, active_state="activating", sub_state="start", main_pid=0)
+            raise timed_out(unit.name)
+        if nature in (b"canceled", b"exits"):
+            return ("canceled", unit) if nature == b"canceled" else ("done", failed(unit))
         unit = self.started(unit)
         argv = (paths.BINARY, *f"{options} {variables.get('RUNTIME_OPTIONS', '')}".split())
         world.fake.processes.processes[unit.main_pid] = ProcessState(unit.main_pid, argv, variables)
@@ -636,8 +670,13 @@ class _Systemd(NodeSystemd):
         argv = (*COMMAND, *variables.get("KUBELET_EXTRA_ARGS", "").split())
         guard = (world.read(paths.GUARD) or b"").startswith(b"#!/bin/sh\n")
         flag = variables.get("CRI_RESMGR_GUARD_FLAG", "")
+        nature = world.read(NATURE)
+        if nature == b"lost":
+            raise SystemdError(f"restart {KUBELET}: the bus is away", lost=True)
         if detail.exec_start_pre and guard and world.start_of_kubelet(flag):
-            argv = (*argv, flag)
+            argv = argv if nature == b"flagless" else (*argv, flag)
+            if nature == b"fails":
+                return "failed", failed(unit)
         world.fake.processes.processes[unit.main_pid] = ProcessState(unit.main_pid, argv, variables)
         return "done", unit
 
