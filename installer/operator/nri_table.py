@@ -61,7 +61,7 @@ def find_row(rows: Iterable[Row], path: KeyPath, value: Any) -> tuple[Row, tuple
 def load_table() -> Mapping[str, Any]:
     """Return templates/nri-plugins.yaml, its rows as tuples of Row."""
     table: Any = parse_document(template_text("nri-plugins.yaml").encode(), "nri-plugins.yaml").data
-    named = (_number, _cpus, _period, _sampling, _debug_sources)
+    named = (_number, _cpus_of_all, _listed_cpus, _refused, _cpus, _period, _sampling, _debug_sources)
     conversions: dict[str, Callable[[Any], Any]] = {each.__name__.removeprefix("_"): each for each in named}
     conversions |= {name: partial(_typed, kind) for name, kind in _TYPES.items()}
     conversions |= {name: partial(_choose, choices) for name, choices in table["choices"].items()}
@@ -126,6 +126,11 @@ def _number(value: Any) -> int:
     return int(value)
 
 
+def _cpus_of_all(value: Any) -> str:
+    """Return the number of CPUs of all instances of a pool, which balloon_types.py divides among them."""
+    return value.strip().lower().rstrip("cpus ")  # type: ignore[no-any-return]  # a text, by the table's row
+
+
 def _cpus(value: Any) -> str:
     """Read it as cri-resmgr does: `cpuset:0-3` or `0-3` names CPUs, `750m` or 1.5 counts them."""
     if type(value) is float:
@@ -137,6 +142,18 @@ def _cpus(value: Any) -> str:
     if colon or not re.fullmatch(r"\d+(\.\d+)?m?", listed):
         raise ValueError(f"{shown(value)} is neither a quantity nor a list of CPUs")
     return str(value)
+
+
+def _listed_cpus(value: Any) -> str:
+    """Refuse a number, with which cri-resmgr panics."""
+    found = _cpus(value)
+    if not found.startswith("cpuset:"):
+        raise ValueError(f"must list CPUs, such as cpuset:0-3, not {shown(value)}")
+    return found
+
+
+def _refused(value: Any) -> None:
+    raise ValueError(f"cri-resmgr knows no such key: {shown(value)}")
 
 
 def _period(value: Any) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from installer.errors import InvalidInputError
@@ -17,6 +17,8 @@ from installer.inputs.configs import find_faults, parse_extra_options
 from installer.inputs.policy import Asked, unfold
 from installer.inputs.yaml_document import KeyPath, parse_document
 from installer.manifests.values import STATIC_CONFIGS
+from installer.model.containers import format_list, parse_list
+from installer.operator.balloon_types import complete_types
 from installer.operator.kube_objects import mapping_at
 from installer.operator.nri_table import EMPTY, Grade, find_row, load_table
 
@@ -140,8 +142,13 @@ def _build_resource(
     types, classes = spec.get("balloonTypes", {}), spec.get("cpuClasses", {})
     unnamed = [number for number, each in types.items() if not each.get("name")]
     faults += [f"{config}: policy.{active}: item {number} has no Name" for number in unnamed]
-    if kind == "BalloonsPolicy":
-        spec["balloonTypes"] = [table["types"][active] | each for each in types.values()]
+    faults += [] if faults else [f"{config}: policy.{fault}" for fault in _limit_reserved(kind, spec)]
+    if kind == "BalloonsPolicy" and not faults:
+        places, impossible = complete_types(active, spec)
+        faults += [f"{config}: policy.{active}: {fault}" for fault in impossible]
+        if any(each["name"] == "default" and each["maxCPUs"] for each in spec["balloonTypes"]):
+            report.append(Entry(f"{config}: default", (), Grade.APPROXIMATE, (), table["notes"]["default"]))
+        report = [replace(each, to=tuple(_renumber(to, places) for to in each.to)) for each in report]
     if classes:
         spec["cpuClasses"] = [{"name": each, **limits} for each, limits in classes.items()]
     metadata = {"name": name, "namespace": _NAMESPACE}
@@ -176,6 +183,24 @@ def _control_classes(config: str, data: dict[str, Any], values: dict[KeyPath, An
             note = notes["classes"].format(pods=pods, missing=missing)
             found.append(Entry(f"{config}: {kind}", (), Grade.LOST, (), note))
     return found
+
+
+def _limit_reserved(kind: str, spec: dict[str, Any]) -> Iterator[str]:
+    """Reserve only available CPUs, as cri-resmgr does for balloons and podpools. Yield what it refuses."""
+    cpus = [str(spec.get(key, {}).get("cpu", "")) for key in ("reservedResources", "availableResources")]
+    if all(each.startswith("cpuset:") for each in cpus):
+        reserved, available = (parse_list(each.removeprefix("cpuset:")) for each in cpus)
+        spec["reservedResources"]["cpu"] = f"cpuset:{format_list(reserved & available)}"
+        if not reserved & available or (kind == "TopologyAwarePolicy" and reserved - available):
+            yield "ReservedResources has CPUs that AvailableResources has not"
+
+
+def _renumber(to: str, places: Mapping[str, int]) -> str:
+    """Name an item of balloonTypes by its place in the resource."""
+    parts = to.split(".")
+    if parts[1] == "balloonTypes":
+        parts[2] = str(places[parts[2]])
+    return ".".join(parts)
 
 
 def _like(path: KeyPath, *keys: str) -> bool:

@@ -66,5 +66,7 @@ def started(command: Sequence[str | Path], root: Path) -> Iterator[subprocess.Po
 def last_words(root: Path) -> str:
     """Why a program has ended: the last of its lines that is an error, or its last one."""
     lines = (root / "log").read_text(errors="replace").splitlines()
-    errors = [line for line in lines if line.startswith(("F", "E", "??? F")) or "level=ERROR" in line]
+    errors = [
+        line for line in lines if line.startswith(("F", "E", "??? F", "panic: ")) or "level=ERROR" in line
+    ]
     return (errors or lines or ["without a word"])[-1]

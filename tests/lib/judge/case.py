@@ -24,11 +24,13 @@ from pathlib import Path
 from typing import Any
 
 from installer.errors import InvalidInputError
+from installer.model.containers import parse_list
 from installer.operator.annotations import translate_annotations
 from installer.operator.translate import Entry, Translation, translate
 from tests.lib import yamltext
 from tests.lib.judge.answers import Answer, Placed
 from tests.lib.judge.machines import MACHINES
+from tests.lib.judge.made import COUNT, made
 from tests.lib.judge.plugin import ask_plugin
 from tests.lib.judge.pods import POD_LISTS, Pod
 from tests.lib.judge.proxy import ask_proxy
@@ -102,6 +104,17 @@ class Case:
             self._resource(), self.machine, pods, sorted(self._blockio_classes())
         )
 
+    @property
+    def conditions(self) -> frozenset[str]:
+        """short, if the pods ask for half of the CPUs; isolated, if there are isolated ones."""
+        machine = MACHINES[self.machine]
+        available = (self._resource() or {}).get("spec", {}).get("availableResources", {}).get("cpu", "")
+        cpus = parse_list(available.removeprefix("cpuset:")) if available else frozenset(machine.cpus)
+        asked = sum(each.request for pod in self.asked for each in pod.containers)
+        is_short = 2 * asked > 1000 * len(cpus.intersection(machine.cpus))
+        found = {"short": is_short, "isolated": bool(machine.isolated)}
+        return frozenset(condition for condition, holds in found.items() if holds)
+
     def _resource(self) -> Mapping[str, Any] | None:
         found = self.translation
         return found.resources[0] if found and found.resources else None
@@ -121,6 +134,11 @@ def corpus() -> dict[str, list[Case]]:
         cases = [Case(text, machines[turn % len(machines)], lists[turn * 3 % len(lists)]) for turn in turns]
         found[name] = cases
     return found
+
+
+def made_up(first: int = 0) -> list[Case]:
+    """As many as a run has, from this number on. The first ones are recorded."""
+    return [Case(*made(number)) for number in range(first, first + COUNT)]
 
 
 def _digest(*question: object) -> str:
@@ -177,7 +195,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     real.add_options(parser.add_argument, ("cri-resmgr", "nri-plugin"))
     real.take_arguments(parser, parser.parse_args())
-    cases = [case for each in corpus().values() for case in each]
+    cases = [case for each in corpus().values() for case in each] + made_up()
     lines = list(_record(cases))
     _RECORDED.write_text("".join(f"{line}\n" for line in lines))
 

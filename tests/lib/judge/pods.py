@@ -126,7 +126,7 @@ _LISTS: Mapping[str, tuple[Pod, ...]] = {
         bursts("fast", 500, balloon__balloons="fast", pool__podpools="fast"),
         sure("dual", 2000, balloon__balloons="dual", pool__podpools="dual"),
         modest("e"),
-        bursts("s", 100, namespace="kube-system", balloon__balloons="fast"),
+        bursts("s", 100, namespace="kube-system", balloon__balloons="fast", pool__podpools="fast"),
     ),
 }
 

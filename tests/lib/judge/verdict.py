@@ -17,29 +17,39 @@ ROOT_CLASS = "system/default"
 
 class Difference(NamedTuple):
     """`aspect`: config; room, class (that is not there) of a container that only one refuses; sharing,
-    exclusive, pinned, rdt or blockio. It ends in `-reserved` if cri-resmgr had the container on reserved
-    CPUs, in `-shared` if the container asked for no whole CPUs of its own."""
+    exclusive, pinned, rdt or blockio. `conditions`: reserved, if cri-resmgr had the container on reserved
+    CPUs; shared, if it asked for no whole CPUs of its own; refusal, if only one refuses a container, whose
+    request then counts for only one; and those of the case."""
 
     aspect: str
+    conditions: frozenset[str]
     what: str
 
+    def is_announced(self, announced: Iterable[str]) -> bool:
+        """`sharing` announces it in any case, `sharing-short` where CPUs are short."""
+        return not {self.aspect, *(f"{self.aspect}-{each}" for each in self.conditions)}.isdisjoint(announced)
 
-def compare(pods: Sequence[Pod], old: Answer, new: Answer) -> list[Difference]:
-    """What cri-resmgr (`old`) does and the plugin does not, or the other way round."""
+
+def compare(pods: Sequence[Pod], given: frozenset[str], old: Answer, new: Answer) -> list[Difference]:
+    """What cri-resmgr (`old`) does and the plugin does not, or the other way round. `given` always holds."""
     if old.refused or new.refused:
-        same = bool(old.refused) == bool(new.refused)
-        return [] if same else [Difference("config", f"{old.refused or 'taken'} / {new.refused or 'taken'}")]
-    return list(_Comparison(pods, old.containers, new.containers).differences())
-
-
-def unannounced(found: Iterable[Difference], announced: Iterable[str]) -> list[Difference]:
-    """Those that no announced aspect covers: `sharing` covers `sharing-reserved` as well."""
-    return [each for each in found if not {each.aspect, each.aspect.partition("-")[0]} & set(announced)]
+        said = f"{old.refused or 'taken'} / {new.refused or 'taken'}"
+        return [] if old.refused and new.refused else [Difference("config", frozenset(), said)]
+    return list(_Comparison(pods, given, old.containers, new.containers).differences())
 
 
 class _Comparison:
-    def __init__(self, pods: Sequence[Pod], old: Mapping[str, Placed], new: Mapping[str, Placed]) -> None:
+    def __init__(
+        self,
+        pods: Sequence[Pod],
+        given: frozenset[str],
+        old: Mapping[str, Placed],
+        new: Mapping[str, Placed],
+    ) -> None:
         self._old, self._new = old, new
+        self._both = {key for key in old if not (old[key].refused or new[key].refused)}
+        others = any(bool(old[key].refused) != bool(new[key].refused) for key in old)
+        self._given = given | ({"refusal"} if others else set())
         self._whole = {
             f"{pod.namespace}/{pod.name}/{each.name}"
             for pod in pods
@@ -49,8 +59,8 @@ class _Comparison:
 
     def differences(self) -> Iterator[Difference]:
         """Of each container, and of each two of them."""
-        there = [key for key in self._old if not (self._old[key].refused or self._new[key].refused)]
-        for key in self._old.keys() - there:
+        there = [key for key in self._old if key in self._both]
+        for key in self._old.keys() - self._both:
             if bool(self._old[key].refused) != bool(self._new[key].refused):
                 yield self._differ(self._old[key].refused or self._new[key].refused, key)
         for key in there:
@@ -61,7 +71,7 @@ class _Comparison:
             if old != new:
                 yield self._differ("sharing", one, other)
         for key in pinned:
-            if len({len(_alone(key, each)) for each in (self._old, self._new)}) > 1:
+            if len({len(self._alone(key, each)) for each in (self._old, self._new)}) > 1:
                 yield self._differ("exclusive", key)
 
     def _of_one(self, key: str) -> Iterator[Difference]:
@@ -71,26 +81,25 @@ class _Comparison:
         for aspect in ("rdt", "blockio"):
             before, after = (getattr(each, aspect).replace(ROOT_CLASS, "") for each in (old, new))
             if before != after:
-                yield Difference(aspect, f"{key}: {before or 'no class'} / {after or 'no class'}")
+                said = f"{before or 'no class'} / {after or 'no class'}"
+                yield Difference(aspect, frozenset(), f"{key}: {said}")
 
     def _differ(self, aspect: str, *keys: str) -> Difference:
-        reserved = _cpus(self._old[RESERVED])
+        reserved, conditions = _cpus(self._old[RESERVED]), set(self._given)
         if any(_cpus(self._old[key]) & reserved for key in keys):
-            aspect += "-reserved"
+            conditions.add("reserved")
         elif not self._whole.issuperset(keys):
-            aspect += "-shared"
+            conditions.add("shared")
         said = [" and ".join(_show(each[key]) for key in keys) for each in (self._old, self._new)]
-        return Difference(aspect, f"{' and '.join(keys)}: {' / '.join(said)}")
+        return Difference(aspect, frozenset(conditions), f"{' and '.join(keys)}: {' / '.join(said)}")
+
+    def _alone(self, key: str, placed: Mapping[str, Placed]) -> frozenset[int]:
+        """The CPUs that no other container has, of those that neither program refuses."""
+        return _cpus(placed[key]).difference(*(_cpus(placed[other]) for other in self._both - {key}))
 
 
 def _prefers_sharing(pod: Pod) -> bool:
     return any(key.startswith("prefer-shared-cpus.") for key in pod.annotations)
-
-
-def _alone(key: str, placed: Mapping[str, Placed]) -> frozenset[int]:
-    """The CPUs that no other container has."""
-    rest = [_cpus(each) for other, each in placed.items() if other != key and not each.refused]
-    return _cpus(placed[key]).difference(*rest)
 
 
 def _cpus(placed: Placed) -> frozenset[int]:

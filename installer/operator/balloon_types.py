@@ -1,0 +1,60 @@
+"""The balloon types of a resource. cri-resmgr has two built-in ones, which go before all others whatever
+their place in the list; for the plugin the list decides, and what is not in it has other CPUs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from installer.model.containers import parse_list
+from installer.operator.nri_table import load_table
+
+_RESERVED, _DEFAULT = "reserved", "default"
+
+
+def complete_types(active: str, spec: dict[str, Any]) -> tuple[dict[str, int], list[str]]:
+    """Make a list of `balloonTypes`, which has them by their number in the configuration, with the built-in
+    ones in their places. Return the place of each number, and what cri-resmgr refuses."""
+    types, given = load_table()["types"], spec.get("balloonTypes", {})
+    found = {number: types[_kind(active, each)] | each for number, each in given.items()}
+    names = {each["name"] for each in found.values()}
+    if _RESERVED not in names:
+        found["reserved"] = dict(types[_RESERVED])
+    if _DEFAULT not in names:
+        found["default"] = dict(types[_kind(active, {"name": _DEFAULT})])
+    reserved, faults = spec["reservedResources"].get("cpu", ""), list[str]()
+    for each in found.values():
+        faults += _resolve(each)
+        if active == "podpools" and each["name"] in (_RESERVED, _DEFAULT):
+            each["maxCPUs"] = 0  # what cri-resmgr overbooks must be able to grow
+        if each["name"] == _RESERVED:
+            listed = reserved.removeprefix("cpuset:")
+            each["minCPUs"] = each["minCPUs"] or (len(parse_list(listed)) if listed != reserved else 0)
+    # By the namespaces, `default` is the second. Without any, it takes what no other type does.
+    order = {_RESERVED: 0, _DEFAULT: 1}
+    numbers = sorted(found, key=lambda number: order.get(found[number]["name"], 2))
+    spec["balloonTypes"] = [found[number] for number in numbers]
+    return {number: place for place, number in enumerate(numbers)}, faults
+
+
+def _kind(active: str, given: Mapping[str, Any]) -> str:
+    """Which defaults a type has."""
+    name = given.get("name")
+    if name == _RESERVED:
+        return _RESERVED
+    return f"{active} default" if name == _DEFAULT else active
+
+
+def _resolve(found: dict[str, Any]) -> list[str]:
+    """Turn `3 CPUs` into the number of pools that have so many, and return what is impossible."""
+    for key in ("minBalloons", "maxBalloons"):
+        if isinstance(found[key], str):
+            found[key] = int(found[key]) // (found["minCPUs"] or 1) or -1
+    name, faults = found["name"], []
+    if -1 in (found["minBalloons"], found["maxBalloons"]):
+        faults.append(f"{name}: Instances are fewer CPUs than one pool has")
+    for least, most in (("minCPUs", "maxCPUs"), ("minBalloons", "maxBalloons")):
+        if found[least] > found[most] > 0:
+            faults.append(f"{name}: {least} {found[least]} is more than {most} {found[most]}")
+    return faults
