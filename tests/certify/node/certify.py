@@ -23,6 +23,7 @@ from tests.certify.node.starts import (
     NO_BOOT,
     PASSING,
     RARE_WAYS,
+    TAKEOVERS,
     Ground,
     Start,
     all_starts,
@@ -68,7 +69,7 @@ def all_jobs(bound: int) -> list[Job]:
         Job(start, target, every=_OF_REPAIRS[bound]) for start in repairs() for target in (INSTALL, REMOVAL)
     ]
     ways += [
-        Job(start, target, every=_OF_RARE[bound])
+        Job(start, target, every=1 if start in TAKEOVERS and target.takes_over else _OF_RARE[bound])
         for start, targets in RARE_WAYS.items()
         for target in targets
     ]

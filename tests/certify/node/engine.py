@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from installer.errors import InstallerError, RollbackFailedError, RolledBackError
@@ -119,7 +119,7 @@ def certify(ground: Ground, start: Start, target: Target, *, every: int = 1, pow
                 found.faults.append(f"{name}: {cut.how} after {cut.after} ({_last(uncut, cut)}): {why}")
             if is_usual(start) and cut.how == "killed":
                 found.states += 1
-                for why in _otherwise(ground, cut, start, origin):
+                for why in _otherwise(ground, cut, start, target, origin):
                     found.faults.append(f"{name}: {cut.how} after {cut.after} ({_last(uncut, cut)}), {why}")
         except Exception as error:  # whatever it is, it is what we look for
             found.faults.append(f"{name}: {cut.how} after {cut.after}: {type(error).__name__}: {error}")
@@ -137,11 +137,14 @@ def _as_fresh(ground: Ground, target: Target, run: Run) -> Iterator[str]:
     yield from (f"R1: not as a fresh installation: {why}" for why in difference(found, wanted))
 
 
-def _otherwise(ground: Ground, cut: Cut, start: Start, origin: Tree | None) -> Iterator[str]:
+def _otherwise(ground: Ground, cut: Cut, start: Start, asked: Target, origin: Tree | None) -> Iterator[str]:
     """Somebody starts the proxy, which reads what lies there; then they have thought better of it: the
-    installation before is asked for again, or all of it has to go."""
+    installation before is asked for again, or all of it has to go. A takeover that has begun goes on without
+    being asked for again."""
     former = {**FORMERS, **RARE}[dict(start).get("former", next(iter(FORMERS)))]
-    for target in (*former.installed[-1:], REMOVAL):
+    goes_on = asked.takes_over and asked.works and took_over(cut.moment.tree)
+    once = (replace(asked, takes_over=False),) if goes_on else ()
+    for target in (*once, *former.installed[-1:], REMOVAL):
         world = ground.world(cut.moment)
         unit = world.systemd.unit(paths.PROXY_UNIT)
         if unit.load_state == "loaded" and paths.PROXY_UNIT not in cut.moment.armed:

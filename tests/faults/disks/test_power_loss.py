@@ -1,4 +1,4 @@
-"""R7: a power loss at any instant, in the size of a unit test; `hack/faults power` tries all of it."""
+"""What a power loss may leave of a disk; on nodes: `hack/certify node` and `hack/faults power`."""
 
 from __future__ import annotations
 
@@ -11,12 +11,9 @@ import pytest
 from installer.host.files import RootedFiles
 from installer.model.paths import TEMPORARY
 from tests.faults.disks.crash import Disk, Tree, read_tree
-from tests.faults.disks.power import PLANS, Bench, Crash, Plan, crashes, describe, find_bad
+from tests.faults.disks.power import PLANS, Bench, Crash, find_bad
 from tests.faults.disks.recorder import Operation, Recorder, Verb
 from tests.lib.rules import rule
-
-DISKS = 4  # of each plan
-NAMES = [plan.name for plan in PLANS]
 
 
 def possible(log: Iterable[Operation], start: Tree) -> list[Tree]:
@@ -25,20 +22,6 @@ def possible(log: Iterable[Operation], start: Tree) -> list[Tree]:
     for operation in log:
         disk.apply(operation)
     return list(disk.crashes())
-
-
-@rule("R7")
-@pytest.mark.parametrize("plan", PLANS, ids=NAMES)
-def test_r7_the_next_run_converges_on_what_a_power_loss_has_left(plan: Plan, tmp_path: Path) -> None:
-    bench = Bench(tmp_path)
-    recorded = bench.record(plan)
-    ended = {frozenset(tree.items()) for tree in possible(recorded.log, recorded.start)}
-    assert len(ended) == 1, "what a finished run has done may be lost"
-    worst = list(crashes(recorded, worst_only=True))
-    assert len(worst) > 1
-    chosen = worst[NAMES.index(plan.name) % 3 :: max(1, len(worst) // DISKS)]
-    bad = [one for one in find_bad(bench, recorded, chosen) if one]
-    assert not bad, [describe(recorded, one) for one in bad]
 
 
 @pytest.mark.parametrize("forgotten", ["of files", "of directories"])

@@ -29,7 +29,6 @@ from tests.faults.disks.node import (
     packaged_node,
     program,
 )
-from tests.faults.disks.recorder import Careless
 from tests.lib.fakes import CONTAINERD, failed
 from tests.lib.rules import rule
 from tests.lib.slownode import last_start_took
@@ -320,56 +319,6 @@ def kill_after(node: Node, asked: Request, steps: int) -> bool:
     except Killed:
         return True
     return False
-
-
-@rule("R7", "R12")
-@pytest.mark.parametrize("kind", NODES)
-def test_r12_the_power_is_cut_after_any_step_and_kubelet_boots(
-    tmp_path: Path, asked: Request, kind: str
-) -> None:
-    """Also if our proxy does not work: until it has answered, kubelet needs none."""
-    for steps in range(1, 40):
-        for works in (True, False):
-            root = tmp_path / f"node-{steps}-{works}"
-            node = lay_node(root, NODES[kind]())
-            assert asked.payload is not None
-            (asked.payload / paths.BINARY[1:]).write_bytes(program("ours", works=works))
-            try:
-                killed = kill_after(node, asked, steps)
-            except RolledBackError:
-                continue
-            node = Node(root, Careless())
-            assert node.kubelet_healthy(), (steps, works)
-            if not killed:
-                assert works
-                assert steps > 10
-                return
-
-
-@rule("R7")
-@pytest.mark.parametrize("kind", NODES)
-@pytest.mark.parametrize("mode", list(Mode))
-def test_r7_killed_after_any_step_the_next_run_goes_on(
-    tmp_path: Path, asked: Request, mode: Mode, kind: str
-) -> None:
-    """With a boot in between or without; nobody has to ask for the takeover again."""
-    for steps in range(1, 40):
-        root = tmp_path / f"node-{steps}"
-        node = lay_node(root, NODES[kind]())
-        if not kill_after(node, asked, steps):
-            break
-        if (steps + (mode is Mode.REMOVE)) % 2:
-            node = Node(root, Careless())
-        assert node.kubelet_healthy(), steps
-        then = replace(asked, take_over=False, mode=mode)
-        reconcile(then, node.fake.host, silent)
-        assert node.kubelet_healthy(), steps
-        assert node.on_relay is (mode is Mode.INSTALL), steps
-        assert not reconcile(then, node.fake.host, silent), steps
-        if mode is Mode.INSTALL:
-            reconcile(replace(asked, mode=Mode.REMOVE), node.fake.host, silent)
-        assert set(picture(node)) == KUBELETS, steps
-    assert steps > 10
 
 
 @rule("R7")
