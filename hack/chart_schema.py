@@ -25,6 +25,8 @@ class Hooks(BaseModel, extra="forbid"):
 
     image: ImageReference = ""
     uninstall: bool | Literal["argocd"] = True
+    deadlineSeconds: int = Field(default=86_400, ge=60)
+    tolerations: list[dict[str, Any]] = []
 
 
 class ChartValues(Values):

@@ -104,6 +104,8 @@ def run_uninstall(arguments: argparse.Namespace, options: Options) -> int:
         if release and (why := not_released(api, wanted, release)):
             emit(Event("uninstall.skipped", why))
             return 0
+        if arguments.binding_if_failed:  # a Job's deadline ends it like Ctrl-C
+            signal.signal(signal.SIGTERM, signal.default_int_handler)
         ends.callback(_give_up_rights, api, arguments.binding_if_failed)
         if arguments.argo_cd:
             require_argo_cd(api, arguments.name, arguments.namespace)

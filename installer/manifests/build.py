@@ -24,8 +24,7 @@ from installer.model.names import COMPONENT_LABEL, INSTANCE_LABEL, NAME_LABEL
 
 Objects = Iterable[dict[str, Any]]
 
-# A runtime's default profile hides other processes. Kubernetes has a field for it since 1.30, and still reads
-# the annotation.
+# A runtime's default profile hides other processes. Kubernetes before 1.30 has no field for it.
 _APPARMOR = {"container.apparmor.security.beta.kubernetes.io/installer": "unconfined"}
 # Gardener schedules no other pods on a new node before ours is ready; a removal need not delay it.
 CRITICAL = {"node.gardener.cloud/critical-component": "true"}
@@ -201,6 +200,8 @@ def _daemon_set(inputs: ManifestInputs, config_maps: Mapping[str, str]) -> Objec
     annotations = dict(values.annotations)
     if inputs.managed_resource:
         annotations |= _references("configmap", config_maps.values())
+    # What has the policies, has the field.
+    by_annotation = values.profile == "restricted" and not values.admission_policies
     yield from render_template(
         "daemon-set",
         object_name=f"{values.name}-removal" if removal else values.name,
@@ -209,7 +210,7 @@ def _daemon_set(inputs: ManifestInputs, config_maps: Mapping[str, str]) -> Objec
         annotations=annotations | (_FINALIZE[settings.mode] if inputs.managed_resource else {}),
         **_pod_values(inputs),
         selector=selector,
-        pod_annotations=annotations | (_APPARMOR if values.profile == "restricted" else {}),
+        pod_annotations=annotations | (_APPARMOR if by_annotation else {}),
         rollout_namespace=values.rollout_namespace,
         probes=build_probes(settings),
         min_ready=build_min_ready(settings),

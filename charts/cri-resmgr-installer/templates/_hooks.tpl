@@ -1,12 +1,23 @@
 {{/* Not the labels by which `uninstall` finds what to delete: it would delete its own rights. */}}
 {{- define "cri-resmgr-installer.hookLabels" -}}
+{{- with omit .Values.labels "helm.sh/chart" "app.kubernetes.io/version" "app.kubernetes.io/managed-by" }}{{ toYaml . }}
+{{ end -}}
 app.kubernetes.io/name: cri-resmgr-installer-hooks
 app.kubernetes.io/instance: {{ include "cri-resmgr-installer.fullname" . | quote }}
 {{ include "cri-resmgr-installer.chartLabels" . }}
 {{- end -}}
 
+{{- define "cri-resmgr-installer.hookAnnotations" -}}
+{{- range $key, $value := .Values.annotations }}
+{{- if not (or (hasPrefix "helm.sh/" $key) (hasPrefix "argocd.argoproj.io/" $key)) }}
+{{- dict $key $value | toYaml }}
+{{ end -}}
+{{- end -}}
+{{- end -}}
+
 {{/* A failed one stays until the next, so that its log can be read. dict "root" . "weight" "0" */}}
 {{- define "cri-resmgr-installer.uninstallHook" -}}
+{{- include "cri-resmgr-installer.hookAnnotations" .root }}
 {{- if eq (toString .root.Values.hooks.uninstall) "argocd" -}}
 argocd.argoproj.io/hook: PreDelete
 argocd.argoproj.io/sync-wave: {{ .weight | quote }}
@@ -18,9 +29,11 @@ helm.sh/hook-delete-policy: before-hook-creation,hook-succeeded
 {{- end -}}
 {{- end -}}
 
+{{/* dict "root" . "weight" "0" */}}
 {{- define "cri-resmgr-installer.testHook" -}}
+{{- include "cri-resmgr-installer.hookAnnotations" .root -}}
 helm.sh/hook: test
-helm.sh/hook-weight: {{ . | quote }}
+helm.sh/hook-weight: {{ .weight | quote }}
 helm.sh/hook-delete-policy: before-hook-creation,hook-succeeded
 {{- end -}}
 
@@ -42,8 +55,15 @@ affinity:
       nodeSelectorTerms:
         - matchExpressions:
             {{- include "cri-resmgr-installer.onHosts" .root | nindent 12 }}
+# Not every taint: a pod that tolerates a node that is going down would wait there for ever.
 tolerations:
-  - operator: Exists
+  - key: node-role.kubernetes.io/control-plane
+    operator: Exists
+  - key: cri-resource-manager.intel.com/not-ready
+    operator: Exists
+  {{- with $values.hooks.tolerations }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
 securityContext:
   runAsNonRoot: true
   runAsUser: 65532

@@ -326,6 +326,36 @@ def test_the_hooks_run_on_machines_too() -> None:
         assert not selects(template, "n1", {**labels, "eks.amazonaws.com/compute-type": "fargate"})
 
 
+def test_the_hooks_end_and_wait_for_no_node_that_goes_down() -> None:
+    mine = {"key": "dedicated", "operator": "Exists"}
+    found = rendered({**MINIMAL, "hooks": {**MINIMAL["hooks"], "tolerations": [mine], "deadlineSeconds": 60}})
+    job, pod = the(found, "Job")["spec"], the(found, "Pod")["spec"]
+    assert (job["activeDeadlineSeconds"], pod["activeDeadlineSeconds"]) == (60, 600)
+    for spec in (job["template"]["spec"], pod):
+        assert [each["key"] for each in spec["tolerations"]] == [
+            "node-role.kubernetes.io/control-plane",
+            "cri-resource-manager.intel.com/not-ready",
+            "dedicated",
+        ]
+
+
+def test_everything_has_the_labels_and_annotations_of_the_values() -> None:
+    more = {"labels": {"team": "nodes"}, "annotations": {"example.org/contact": "nodes@example.org"}}
+    for each in rendered({**MINIMAL, **more, "agent": {"enabled": True}}):
+        if each["kind"] != "CustomResourceDefinition":
+            assert more["labels"].items() <= each["metadata"]["labels"].items(), each["kind"]
+            if each["kind"] != "ConfigMap":  # named by its content
+                assert more["annotations"].items() <= each["metadata"]["annotations"].items(), each["kind"]
+
+
+def test_no_value_makes_a_hook_an_ordinary_object() -> None:
+    stolen = {"helm.sh/hook": "crd-install", "helm.sh/hook-weight": "9", "argocd.argoproj.io/hook": "Sync"}
+    found = rendered({**MINIMAL, "annotations": stolen})
+    for each in (the(found, "Job"), the(found, "Pod")):
+        assert each["metadata"]["annotations"]["helm.sh/hook"] in ("pre-delete", "test")
+        assert "argocd.argoproj.io/hook" not in each["metadata"]["annotations"]
+
+
 def test_the_hooks_have_the_secrets_of_the_registry_too() -> None:
     found = rendered({**MINIMAL, "imagePullSecrets": [{"name": "registry"}]})
     for kind in ("DaemonSet", "Job", "Pod"):

@@ -5,13 +5,15 @@ What Gardener's own resources look like is not among them.
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from installer.manifests import ManifestOptions, render_manifests
+from tests.unit.manifests.rendering import IMAGE, rendered
 from tests.unit.manifests.rendering import objects as read
-from tests.unit.manifests.rendering import rendered
 
 kubernetes_validate = pytest.importorskip("kubernetes_validate")
 
@@ -23,15 +25,24 @@ def objects(case: str) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_every_kind_in_every_version(version: str) -> None:
+def test_every_kind_in_every_version(version: str, tmp_path: Path) -> None:
     """One object of each kind; the installer's DaemonSet of those, in the profile with more fields. Admission
-    policies are for 1.30 and later."""
+    policies, and AppArmor's profile as a field, are for 1.30 and later."""
+    numbers = tuple(int(number) for number in version.split("."))
+    new = numbers >= (1, 30, 0)
     found = {each["kind"]: each for each in [*objects("full"), *objects("restricted")]}
     assert {"DaemonSet", "CustomResourceDefinition", "ConfigMap"} <= found.keys()
-    numbers = tuple(int(number) for number in version.split("."))
-    for kind, each in found.items():
-        if numbers >= (1, 30, 0) or not kind.startswith("ValidatingAdmission"):
-            kubernetes_validate.validate(each, version, strict=True)
+    if not new:
+        found = {kind: each for kind, each in found.items() if not kind.startswith("ValidatingAdmission")}
+        (tmp_path / "values.yaml").write_text(f"images: {{installer: {IMAGE}}}\nadmissionPolicies: false\n")
+        old = ManifestOptions(values=tmp_path / "values.yaml", profile="restricted")
+        found |= {each["kind"]: each for each in read(render_manifests(old))}
+    template = found["DaemonSet"]["spec"]["template"]
+    by_field = "appArmorProfile" in template["spec"]["containers"][0]["securityContext"]
+    by_annotation = any("apparmor" in key for key in template["metadata"].get("annotations", {}))
+    assert (by_field, by_annotation) == (new, not new)
+    for each in found.values():
+        kubernetes_validate.validate(each, version, strict=True)
 
 
 @pytest.mark.parametrize("case", ["minimal", "remove", "managed-resource"])
