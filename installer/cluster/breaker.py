@@ -126,10 +126,10 @@ def is_over(breaker: Breaker, started: float) -> bool:
 
 
 def is_forgotten(breaker: Breaker, now: float) -> bool:
-    """Whether nodes have stopped asking for the generation before it has told anything: another one came in
-    between. Else, one that asks after CANARY_SECONDS would have become a canary."""
-    told = breaker.passed or breaker.succeeded or breaker.failures
-    return not told and now - max(breaker.begun, *breaker.canaries.values(), 0.0) >= _FORGOTTEN_SECONDS
+    """Whether nodes have stopped asking for the generation before any result was reported, because a newer
+    generation replaced it. Otherwise a node that asks after CANARY_SECONDS would have become a canary."""
+    reported = breaker.passed or breaker.succeeded or breaker.failures
+    return not reported and now - max(breaker.begun, *breaker.canaries.values(), 0.0) >= _FORGOTTEN_SECONDS
 
 
 def allows_more(rules: FleetRules, nodes: int) -> bool:

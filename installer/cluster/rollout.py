@@ -1,5 +1,4 @@
-"""May this node begin its planned work? From what the rollout's Leases say to the next request, or to the
-answer. Pure.
+"""Decides, from the rollout's Leases, the node's next request or that it may begin. Pure.
 
 A node reads all of them (`read_fleet_state`), does what `Rollout.next_move` says, adds to the state what it
 has learnt by that, and asks again, until the move is to wait or to take a permit. `permit_client.py` makes

@@ -266,8 +266,8 @@ def _started_line(
     unit: BaseUnit, command: ExecCommand, base: KubeletBase, launch: Launch, environment: dict[str, str]
 ) -> tuple[tuple[str, ...], str]:
     """The program and arguments that started the running kubelet, variables expanded. What systemd has loaded
-    shows specifiers expanded. It may be our drop-in, which may repeat an older line of the unit. If that has
-    another program, it proves nothing, and is named."""
+    shows specifiers expanded. The loaded line may come from our drop-in and repeat an outdated line of the
+    unit. If that line starts a different program it proves nothing; return that program."""
     line, loaded = without_argv0(command, next_command_line(unit, base, environment)), base.detail.exec_start
     if len(loaded) == 1 and launch.is_located:
         words = (loaded[0].path, *loaded[0].argv[1:])

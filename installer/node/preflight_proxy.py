@@ -244,7 +244,7 @@ def _check_repinning(facts: Facts) -> Iterable[Finding]:
         f"the policy {policy.name} (from {policy.source}) would immediately re-pin {some} "
         "created outside the proxy or missing from its cache"
         + (", and cut the CPU weight to the minimum" if cut else "")
-        + f", until recreated: {named}"
+        + f" until they are recreated: {named}"
     )
     if adopts:
         reasons = "; ".join(sorted({why for _one, why in others}))

@@ -342,12 +342,13 @@ def _require_clean(left: Sequence[NodeView], options: UninstallOptions, removal:
 
 
 def _require_word(api: KubeApi, target: Target) -> None:
-    """Raise RolledBackError where a person has deleted the DaemonSets, and nothing tells of the nodes. An
-    uninstallation that was ended has marked what is left."""
+    """Raise RolledBackError where a person has deleted the DaemonSets, and nothing is known about the nodes.
+    An interrupted uninstall has marked the remaining objects."""
     started = all(each.marked for each in target.owned if each.guarded)
     if not (_removal_of(target) or started or is_any_told(api)):
         raise RolledBackError(
-            "no DaemonSet is left to clean the nodes, and no node says that it is clean; nothing was deleted",
+            "no DaemonSet is left to clean the nodes, and no node has reported itself clean; "
+            "nothing was deleted",
             "apply the manifests again, then run the same command. With --leave-nodes it deletes everything",
         )
 

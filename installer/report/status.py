@@ -208,7 +208,7 @@ def _file_lines(assessment: Assessment) -> Iterator[str]:
         yield f"    {one_line(change.path)}: {one_line(change.why)}"
     for unit in assessment.plan.changes.units:
         for why in unit.why:
-            yield f"{one_line(unit.name)} has to change: {one_line(why)}"
+            yield f"{one_line(unit.name)} needs a reload or restart: {one_line(why)}"
 
 
 def status_json(assessment: Assessment, past: Past) -> dict[str, object]:

@@ -311,7 +311,7 @@ def test_without_its_daemonset_it_does_not_believe_nodes_that_say_nothing(begin:
     world.server.delete(Name(DAEMON_SETS, "resources", "cri-resmgr-installer"))
     world.fleet.rest()
     world.server.patch(node("n1"), {"metadata": {"annotations": {STATUS: None}}})
-    with pytest.raises(RolledBackError, match="no node says that it is clean; nothing was deleted"):
+    with pytest.raises(RolledBackError, match="no node has reported itself clean; nothing was deleted"):
         world.uninstall()
     assert {method for method, _ in world.server.log} == {"GET"}
     world.uninstall(UninstallOptions(leave_nodes=True))
@@ -414,7 +414,7 @@ def test_the_nodes_of_another_installation_do_not_speak_for_ours(tmp_path: Path)
         world.server.delete(Name(DAEMON_SETS, "resources", "first"))
         world.fleet.rest()
         world.server.patch(node("n1"), {"metadata": {"annotations": {STATUS: None}}})
-        with pytest.raises(RolledBackError, match="no node says that it is clean; nothing was deleted"):
+        with pytest.raises(RolledBackError, match="no node has reported itself clean; nothing was deleted"):
             world.uninstall(UninstallOptions(name="first"))
 
 
