@@ -424,8 +424,8 @@ class Daemon:
 
     def _leave(self, why: str, until: float) -> None:
         """Remove this node. The nodes of a fleet leave some at a time, as far as the time of their pods
-        allows: leaving takes precedence over waiting for a permit. While it waits, a newer daemon, a pause and
-        a dead relay still come first."""
+        allows: leaving takes precedence over waiting for a permit. While it waits, a newer daemon, a pause
+        and a dead relay still come first."""
         again, self._removing = partial(self._leave, why, until), False
         snapshot, now = self._look(full=True), time.monotonic()
         decision = self._policy.step(now, snapshot)

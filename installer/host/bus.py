@@ -408,7 +408,7 @@ def require_bus(files: RootedFiles) -> None:
 def _no_bus(files: RootedFiles) -> UnservableHostError:
     return UnservableHostError(
         f"no system bus socket at {str(files.root).rstrip('/')}{SYSTEM_BUS}",
-        "this program needs systemd and D-Bus: `systemctl is-system-running` and `systemctl status dbus` say more"
+        "this program needs systemd and D-Bus: `systemctl is-system-running` says more"
         if str(files.root) == "/"
         else f"mount the host's root at {files.root} with its /run "
         "(hostPath /, mountPropagation HostToContainer), or point --host-root to it; "

@@ -1,6 +1,6 @@
 """One file of tests/cases/plans: read strictly, asked as settings and configs are, and compared as YAML.
 
-The format is described in docs/testing.md ("Plan cases"). A key that is not known is an error that names the
+The format is described in tests/cases/README.md. A key that is not known is an error that names the
 file: a misspelt fact would make another case of it.
 """
 
