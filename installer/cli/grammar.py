@@ -315,6 +315,8 @@ def _add_translate(translate: Parser) -> None:
     translate.add_argument("--configs", metavar="DIR", default=argparse.SUPPRESS, help=configs)
     provider = "a Gardener user's configuration; see docs/gardener.md"
     translate.add_argument("--provider-config", type=Path, metavar="FILE", help=provider)
+    home = "namespace of the plugin, and so of its resources; default: kube-system"
+    translate.add_argument("-n", "--namespace", metavar="NAMESPACE", default="kube-system", help=home)
     workloads = "instead, print `kubectl patch` commands for workloads with cri-resmgr's annotations"
     translate.flag("--annotations", help=workloads)
 

@@ -137,7 +137,9 @@ def run_translate(arguments: argparse.Namespace, options: Options) -> int:
     from installer.operator.annotations import find_workloads
     from installer.operator.config_sources import read_cluster, read_directory, read_provider
     from installer.operator.translate import translate
+    from installer.report.terminal import one_line
 
+    sources = dict[str, str]()
     given = [getattr(arguments, "configs", ""), arguments.provider_config, arguments.context]
     if sum(map(bool, given)) != 1:
         raise InvalidInputError(["give one of --configs DIR, --provider-config FILE and --context NAME"])
@@ -147,15 +149,17 @@ def run_translate(arguments: argparse.Namespace, options: Options) -> int:
         with _cluster(arguments) as api:
             if arguments.annotations:
                 return _print_workloads(list(find_workloads(api)), options.output)
-            configs = read_cluster(api)
+            configs, sources = read_cluster(api)
     elif arguments.provider_config:
         configs = read_provider(arguments.provider_config)
     else:
         configs = read_directory(Path(arguments.configs))
-    translation = translate(configs)
+    translation = translate(configs, arguments.namespace)
     translation = translation.as_values() if options.output == "helm" else translation
     text = dump_objects(translation.resources)
-    return _print(to_camel(translation), text, translation.report, options.output)
+    for key, place in sources.items():
+        sys.stderr.write(f"{one_line(f'source       {key}: ConfigMap {place}')}\n")
+    return _print({**to_camel(translation), "sources": sources}, text, translation.report, options.output)
 
 
 def _print_workloads(workloads: Sequence[Workload], output: str) -> int:

@@ -36,19 +36,55 @@ class Workload:
 
 
 def find_workloads(api: KubeApi) -> Iterator[Workload]:
-    """Yield those of all namespaces that have an annotation of cri-resmgr. An object with an owner follows
-    its owner. Raises ApiError."""
+    """Yield those of all namespaces that have an annotation of cri-resmgr. An object follows its owner if we
+    read the owner's kind; all other owners are named once, because only they can have the new annotations.
+    Raises ApiError."""
+    known, named = {tuple(each.split("/")[::2]) for each in load_table()["workloads"]}, set[str]()
     for resource, path in load_table()["workloads"].items():
         kind = Resource(*resource.split("/"))
         for each in api.list_objects(kind):
             namespace, name = (text_at(each, "metadata", key) for key in ("namespace", "name"))
-            title, template = f"{namespace}/{kind.plural}/{name}", mapping_at(each, *path)
+            template, owner = mapping_at(each, *path), _owner_of(each)
             old = mapping_at(template, "metadata", "annotations")
+            if _kind_of(owner) in known:
+                continue
+            title = (
+                f"{namespace}/{owner['kind']}/{owner.get('name')}"
+                if owner
+                else f"{namespace}/{kind.plural}/{name}"
+            )
             containers = [text_at(one, "name") for one in items_at(template, "spec", "containers")]
             new, report = translate_annotations(old, containers, title)
-            if report and not any(items_at(each, "metadata", "ownerReferences")):
+            if report and title not in named:
+                named.add(title)
                 patch = _build_patch(namespace, kind.plural, name, path, new)
+                patch = (
+                    _describe_owner(f"{namespace}/{kind.plural}/{name}", owner, new)
+                    if owner and new
+                    else patch
+                )
                 yield Workload(title, report, new, patch, new.keys() <= old.keys())
+
+
+def _owner_of(found: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the reference to what makes the object; empty if nothing does."""
+    owners = [*items_at(found, "metadata", "ownerReferences")]
+    return next((each for each in owners if each.get("controller")), owners[0] if owners else {})
+
+
+def _kind_of(owner: Mapping[str, Any]) -> tuple[str, str]:
+    """Return its group and the plural of its kind."""
+    return str(owner.get("apiVersion", "")).rpartition("/")[0], f"{str(owner.get('kind', '')).lower()}s"
+
+
+def _describe_owner(what: str, owner: Mapping[str, Any], new: Mapping[str, str]) -> str:
+    """Say where the annotations go. The API server has a static pod's mirror: its Node is the owner."""
+    if owner["kind"] == "Node":
+        return (
+            f"# {what}: a static pod: write into its manifest on node {owner.get('name')} {json.dumps(new)}"
+        )
+    made = f"{owner['kind']} {owner.get('name')} ({owner.get('apiVersion')})"
+    return f"# {what}: made by {made}: write into that one's template of pods {json.dumps(new)}"
 
 
 def find_unready(api: KubeApi) -> tuple[str, ...]:

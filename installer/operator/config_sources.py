@@ -5,9 +5,8 @@ cluster. Each source gives texts by their keys in the values: fallback, force, E
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from installer.errors import InvalidInputError
 from installer.inputs.configs import list_configs
@@ -17,7 +16,9 @@ from installer.manifests.provider import load_provider_configs
 from installer.manifests.text import dump
 from installer.manifests.values import STATIC_CONFIGS, is_config_key
 from installer.operator.api import CONFIG_MAPS, KubeApi
-from installer.operator.kube_objects import mapping_at, text_at
+from installer.operator.homes import SYSTEM, find_homes
+from installer.operator.inventory import find_installations
+from installer.operator.kube_objects import items_at, mapping_at, text_at
 
 _AGENTS = "cri-resmgr-config."
 
@@ -52,29 +53,40 @@ def read_provider(path: Path) -> dict[str, str]:
     return _checked(texts, faults, f"{path}: has no configs: there is nothing to translate")
 
 
-def read_cluster(api: KubeApi) -> dict[str, str]:
-    """Read the agent's ConfigMaps, and those with the installer's files. Raises InvalidInputError and
-    ApiError."""
-    texts: dict[str, str] = {}
-    places: dict[str, str] = {}
-    faults = []
-    for each in api.list_objects(CONFIG_MAPS):
-        namespace, name = (text_at(each, "metadata", key) for key in ("namespace", "name"))
-        place = f"{namespace}/{name}"
-        for key, text in _texts_of(name, mapping_at(each, "data")).items():
-            if texts.setdefault(key, text) != text:
-                faults.append(f"{key}: {places[key]} and {place} differ: translate each with --configs")
-            places.setdefault(key, place)
-    return _checked(texts, faults, "no ConfigMap of this cluster has cri-resmgr's configuration")
+def read_cluster(api: KubeApi) -> tuple[dict[str, str], dict[str, str]]:
+    """Read the ConfigMaps that our DaemonSets name now, and those in the namespace where the agent looks for
+    its own: without an installation of ours, in its default. Anyone can create others. Return the texts, and
+    by the same keys where each is from. Raises InvalidInputError and ApiError."""
+    texts, places, faults = dict[str, str](), dict[str, str](), list[str]()
+    for place, key, text in (*_of_daemon_sets(api), *_of_agents(api)):
+        if texts.setdefault(key, text) != text:
+            faults.append(f"{key}: {places[key]} and {place} differ: translate each with --configs")
+        places.setdefault(key, place)
+    return _checked(
+        texts, faults, "no ConfigMap that this cluster uses has cri-resmgr's configuration"
+    ), places
 
 
-def _texts_of(name: str, data: Mapping[str, Any]) -> dict[str, str]:
-    key = name.removeprefix(_AGENTS)
-    if name.startswith(_AGENTS) and is_config_key(key) and key not in STATIC_CONFIGS:
-        # The agent's ConfigMap has one key for each section.
-        sections = {each: parse_document(str(text).encode(), name).data for each, text in data.items()}
-        return {key: dump(sections)}
-    return {key: str(data[file]) for key, file in STATIC_CONFIGS.items() if file in data}
+def _of_daemon_sets(api: KubeApi) -> Iterator[tuple[str, str, str]]:
+    for installed in find_installations(api):
+        for volume in items_at(installed.template, "spec", "volumes"):
+            if name := volume.get("name") == "configs" and text_at(volume, "configMap", "name"):
+                data = mapping_at(api.find(CONFIG_MAPS, installed.namespace, name), "data")
+                for key, file in STATIC_CONFIGS.items():
+                    if file in data:
+                        yield f"{installed.namespace}/{name}", key, str(data[file])
+
+
+def _of_agents(api: KubeApi) -> Iterator[tuple[str, str, str]]:
+    """The agent's ConfigMaps have one key for each section."""
+    for namespace in sorted({home.configs for home in find_homes(api).values()} - {""}) or [SYSTEM]:
+        for each in api.list_objects(CONFIG_MAPS, namespace=namespace):
+            name = text_at(each, "metadata", "name")
+            key = name.removeprefix(_AGENTS)
+            if name.startswith(_AGENTS) and is_config_key(key) and key not in STATIC_CONFIGS:
+                data = mapping_at(each, "data")
+                sections = {one: parse_document(str(text).encode(), name).data for one, text in data.items()}
+                yield f"{namespace}/{name}", key, dump(sections)
 
 
 def _checked(texts: dict[str, str], faults: list[str], empty: str) -> dict[str, str]:

@@ -23,7 +23,6 @@ from installer.operator.kube_objects import mapping_at
 from installer.operator.nri_table import EMPTY, Grade, find_row, load_table
 
 API_VERSION = "config.nri/v1alpha1"
-_NAMESPACE = "kube-system"  # of the plugins, by their charts
 _QOS = frozenset(("Guaranteed", "Burstable", "BestEffort"))
 _CHART_PARTITION = "fullCache"
 """The partition in the charts' own values. Helm would merge it with those of a configuration."""
@@ -66,9 +65,10 @@ class Translation:
         return Translation(({"config": default},) if default else (), self.report + left)
 
 
-def translate(configs: Mapping[str, str]) -> Translation:
+def translate(configs: Mapping[str, str], namespace: str = "kube-system") -> Translation:
     """`configs` has texts by their keys in the values: fallback, force, EXTRA_OPTIONS, default, group.G ...
-    Raises InvalidInputError with every fault that cri-resmgr would refuse as well."""
+    `namespace` is that of the plugin. Raises InvalidInputError with every fault that cri-resmgr would refuse
+    as well."""
     given = ((STATIC_CONFIGS.get(key, key), text.encode("utf-8", "replace")) for key, text in configs.items())
     faults = [fault for name, content in given for fault in find_faults(name, content)]
     if faults:
@@ -83,7 +83,8 @@ def translate(configs: Mapping[str, str]) -> Translation:
             words = parse_extra_options(configs[key])
             report += [Entry(key, (word,), Grade.LOST, (), note) for word in words]
         elif key in names:
-            found, entries, refused = _build_resource(key, names[key], _parse(configs[key]))
+            metadata = {"name": names[key], "namespace": namespace}
+            found, entries, refused = _build_resource(key, metadata, _parse(configs[key]))
             resources += found
             report += entries
             faults += refused
@@ -120,7 +121,7 @@ def leaves(data: Any, path: KeyPath = ()) -> Iterator[tuple[KeyPath, Any]]:
 
 
 def _build_resource(
-    config: str, name: str, data: dict[str, Any]
+    config: str, metadata: dict[str, str], data: dict[str, Any]
 ) -> tuple[list[dict[str, Any]], list[Entry], list[str]]:
     """Return the resource, if the policy has one, the report, and what cri-resmgr refuses. `config` is the
     whole configuration of a node: cri-resmgr merges none."""
@@ -151,7 +152,6 @@ def _build_resource(
         report = [replace(each, to=tuple(_renumber(to, places) for to in each.to)) for each in report]
     if classes:
         spec["cpuClasses"] = [{"name": each, **limits} for each, limits in classes.items()]
-    metadata = {"name": name, "namespace": _NAMESPACE}
     return [{"apiVersion": API_VERSION, "kind": kind, "metadata": metadata, "spec": spec}], report, faults
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 import yaml
 
 from installer.errors import InvalidInputError
+from installer.model.names import CONFIG_NAMESPACE
 from installer.operator.annotations import find_unready, find_workloads, translate_annotations
 from installer.operator.api import PODS, ApiError, KubeApi, Page, Resource
 from installer.operator.config_sources import read_cluster
@@ -30,7 +32,21 @@ class Cluster(KubeApi):
         self, resource: Resource, selector: str = "", namespace: str = "", fields: str = ""
     ) -> Iterator[Page]:
         for each in self._objects.get(resource.plural, []):
-            yield Page((each,), "1")
+            if namespace in ("", each["metadata"].get("namespace")) and _selects(selector, each):
+                yield Page((each,), "1")
+
+    def get(self, resource: Resource, namespace: str, name: str) -> Object:
+        for page in self.list_pages(resource, namespace=namespace):
+            if page.items[0]["metadata"]["name"] == name:
+                return dict(page.items[0])
+        raise ApiError(404, "not found")
+
+
+def _selects(selector: str, found: Object) -> bool:
+    """Of `a=b,c in (d,e)` what is given."""
+    labels = found["metadata"].get("labels", {})
+    parts = re.findall(r"([^,=\s(]+)(?:=([^,]*)| in \(([^)]*)\))", selector)
+    return all(labels.get(key) in (one or several).split(",") for key, one, several in parts)
 
 
 def template(**annotations: str) -> Object:
@@ -96,7 +112,7 @@ def test_a_name_that_no_container_has_is_said() -> None:
 def test_workloads_are_patched_in_their_templates_and_owned_objects_follow_them() -> None:
     old = template(**{f"memory-type.{OLD}__pod": "dram"})
     owned = named("web-1", spec={"template": old})
-    owned["metadata"]["ownerReferences"] = [{"kind": "Deployment", "name": "web"}]
+    owned["metadata"]["ownerReferences"] = [{"apiVersion": "apps/v1", "kind": "Deployment", "name": "web"}]
     cron = named("backup", spec={"jobTemplate": {"spec": {"template": old}}})
     cluster = Cluster(
         deployments=[named("web", spec={"template": old}), named("plain", spec={"template": template()})],
@@ -111,6 +127,60 @@ def test_workloads_are_patched_in_their_templates_and_owned_objects_follow_them(
     )
     assert '"jobTemplate": {"spec": {"template"' in backup.patch
     assert lone.patch.startswith("# team/pods/lone cannot be changed: recreate it with")
+
+
+ROLLOUT = {"apiVersion": "argoproj.io/v1alpha1", "kind": "Rollout", "name": "web", "controller": True}
+
+
+def owned(name: str, owner: Object, **spec: Any) -> Object:
+    found = named(name, **spec)
+    found["metadata"]["ownerReferences"] = [{"apiVersion": "v1", "kind": "ConfigMap", "name": "x"}, owner]
+    return found
+
+
+def test_an_owner_that_we_do_not_read_is_named_once_with_what_to_write_there() -> None:
+    old = template(**{f"memory-type.{OLD}__pod": "dram"})
+    cluster = Cluster(
+        replicasets=[owned(f"web-{each}", ROLLOUT, spec={"template": old}) for each in range(2)],
+        statefulsets=[owned("group", {**ROLLOUT, "kind": "LeaderWorkerSet"}, spec={"template": old})],
+        pods=[
+            owned(
+                "web-0-x",
+                {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web-0", "controller": True},
+            ),
+            owned(
+                "old-job", {"apiVersion": "batch/v1beta1", "kind": "Job", "name": "job", "controller": True}
+            ),
+        ],
+    )
+    cluster_pods: Any = cluster._objects["pods"]
+    for each in cluster_pods:
+        each["metadata"]["annotations"] = old["metadata"]["annotations"]
+    found = {each.name: each for each in find_workloads(cluster)}
+    assert [*found] == ["team/LeaderWorkerSet/web", "team/Rollout/web"]
+    assert found["team/Rollout/web"].patch == (
+        "# team/replicasets/web-0: made by Rollout web (argoproj.io/v1alpha1): "
+        f'write into that one\'s template of pods {{"memory-type.{NEW}/pod": "dram"}}'
+    )
+    assert find_unready(cluster) == tuple(found)
+
+
+def test_a_static_pod_is_named_with_its_node() -> None:
+    pod = owned("etcd-n1", {"apiVersion": "v1", "kind": "Node", "name": "n1", "controller": True})
+    pod["metadata"]["annotations"] = template(**{f"memory-type.{OLD}__pod": "dram"})["metadata"][
+        "annotations"
+    ]
+    (found,) = find_workloads(Cluster(pods=[pod]))
+    assert found.patch.startswith("# team/pods/etcd-n1: a static pod: write into its manifest on node n1 {")
+    assert not found.ready
+
+
+@pytest.mark.parametrize(
+    "key", ["rdtclass", "blockioclass", "topologyhints", "prefer-reserved-cpus", "toptierlimit"]
+)
+def test_a_form_that_cri_resmgr_does_not_read_does_not_begin_to_work(key: str) -> None:
+    found, (entry,) = translate_annotations({f"{OLD}/{key}": "web: gold"}, ["web"], "it")
+    assert (found, entry.grade) == ({}, Grade.IDLE)
 
 
 def test_an_uninstallation_names_the_workloads_that_a_plugin_would_not_read() -> None:
@@ -142,33 +212,95 @@ def test_who_may_not_list_workloads_is_not_kept_from_uninstalling() -> None:
 # -- configs of a cluster ------------------------------------------------------------------------------
 
 
-def test_the_configs_of_the_agent_and_of_the_installer_are_found() -> None:
-    agents = {"policy": "Active: topology-aware\n", "logger": "Debug: cache\n"}
-    cluster = Cluster(
-        configmaps=[
-            named("cri-resmgr-config.group.fast", data=agents),
-            named("cri-resmgr-installer-configs-1", data={"fallback.cfg": "policy:\n  Active: none\n"}),
-            named("unrelated", data={"key": "value"}),
-        ]
-    )
-    found = read_cluster(cluster)
-    assert found["fallback"] == "policy:\n  Active: none\n"
-    assert yaml.safe_load(found["group.fast"]) == {
-        "policy": {"Active": "topology-aware"},
-        "logger": {"Debug": "cache"},
-    }
-    assert found.keys() == {"fallback", "group.fast"}
+INSTALLER = "cri-resmgr-installer"
+INSTALLATION = {"app.kubernetes.io/component": "installation"}
+FALLBACK = "policy:\n  Active: %s\n"
 
 
-def test_two_that_differ_are_named_and_not_chosen_from() -> None:
-    both = [
-        named(f"c-{each}", data={"fallback.cfg": f"policy:\n  Active: {each}\n"})
-        for each in ("none", "balloons")
+def ours(namespace: str, configs: str, name: str = INSTALLER) -> dict[str, Object]:
+    """A ClusterRoleBinding and a DaemonSet, whose pods have this ConfigMap."""
+    labels = {"app.kubernetes.io/name": INSTALLER, "app.kubernetes.io/instance": name}
+    account = {"kind": "ServiceAccount", "name": name, "namespace": namespace}
+    volumes = [
+        {"name": "settings", "configMap": {"name": f"{name}-settings"}},
+        {"name": "configs", "configMap": {"name": configs}},
     ]
-    with pytest.raises(InvalidInputError, match="fallback: team/c-none and team/c-balloons differ"):
-        read_cluster(Cluster(configmaps=both))
+    daemon_set = {"template": {"spec": {"containers": [{"name": "installer"}], "volumes": volumes}}}
+    return {
+        "clusterrolebindings": {"metadata": {"name": name, "labels": labels}, "subjects": [account]},
+        "daemonsets": {
+            "metadata": {"name": name, "namespace": namespace, "labels": labels | INSTALLATION},
+            "spec": daemon_set,
+        },
+    }
+
+
+def agents(namespace: str) -> Object:
+    labels = {"app.kubernetes.io/name": "cri-resmgr-agent", "app.kubernetes.io/instance": INSTALLER}
+    metadata = {"name": "cri-resmgr-agent", "labels": labels, "annotations": {CONFIG_NAMESPACE: namespace}}
+    return {"metadata": metadata}
+
+
+def config_map(namespace: str, name: str, **data: str) -> Object:
+    return {"metadata": {"name": name, "namespace": namespace}, "data": data}
+
+
+def test_the_configs_are_those_that_the_daemon_set_names_now() -> None:
+    installed = ours("cri", "configs-2")
+    cluster = Cluster(
+        **{key: [each] for key, each in installed.items()},
+        configmaps=[
+            config_map("cri", f"configs-{each}", **{"fallback.cfg": FALLBACK % policy})
+            for each, policy in enumerate(("static", "balloons", "none"))
+        ],
+    )
+    assert read_cluster(cluster) == ({"fallback": FALLBACK % "none"}, {"fallback": "cri/configs-2"})
+
+
+def test_what_a_tenant_calls_so_does_not_count() -> None:
+    installed = ours("cri", "configs-1")
+    cluster = Cluster(
+        daemonsets=[installed["daemonsets"], {**ours("team", "mine")["daemonsets"]}],
+        clusterrolebindings=[installed["clusterrolebindings"], agents("cri-agent")],
+        configmaps=[
+            config_map("cri", "configs-1", **{"fallback.cfg": FALLBACK % "none"}),
+            config_map(
+                "team", "mine", **{"fallback.cfg": FALLBACK % "balloons", "force.cfg": FALLBACK % "static"}
+            ),
+            config_map("team", "cri-resmgr-config.node.n1", policy="Active: static\n"),
+            config_map("kube-system", "cri-resmgr-config.default", policy="Active: static\n"),
+            config_map(
+                "cri-agent", "cri-resmgr-config.group.fast", policy="Active: none\n", logger="Debug: cache\n"
+            ),
+        ],
+    )
+    found, places = read_cluster(cluster)
+    assert places == {"fallback": "cri/configs-1", "group.fast": "cri-agent/cri-resmgr-config.group.fast"}
+    assert yaml.safe_load(found["group.fast"]) == {"policy": {"Active": "none"}, "logger": {"Debug": "cache"}}
+
+
+def test_without_an_installation_of_ours_the_agents_own_namespace_counts() -> None:
+    named = [
+        config_map(each, "cri-resmgr-config.default", policy="Active: none\n")
+        for each in ("team", "kube-system")
+    ]
+    assert read_cluster(Cluster(configmaps=named))[1] == {"default": "kube-system/cri-resmgr-config.default"}
+
+
+def test_two_installations_that_differ_are_named_and_not_chosen_from() -> None:
+    both = [ours(each, f"c-{each}", f"cri-{each}") for each in ("a", "b")]
+    cluster = Cluster(
+        daemonsets=[each["daemonsets"] for each in both],
+        clusterrolebindings=[each["clusterrolebindings"] for each in both],
+        configmaps=[
+            config_map(each, f"c-{each}", **{"fallback.cfg": FALLBACK % policy})
+            for each, policy in (("a", "none"), ("b", "balloons"))
+        ],
+    )
+    with pytest.raises(InvalidInputError, match="fallback: a/c-a and b/c-b differ"):
+        read_cluster(cluster)
 
 
 def test_a_cluster_without_any_is_said() -> None:
-    with pytest.raises(InvalidInputError, match="no ConfigMap of this cluster"):
+    with pytest.raises(InvalidInputError, match="no ConfigMap that this cluster uses"):
         read_cluster(Cluster())
