@@ -236,7 +236,7 @@ def _add_manifests(manifests: Parser) -> None:
         default=[],
         dest="provider_configs",
         help="a Gardener Shoot, Extension or ControllerDeployment, its values or a providerConfig alone; "
-        "see docs/gardener.md",
+        "see docs/gardener-by-hand.md",
     )
     manifests.flag("--managed-resource", help="wrap everything in a ManagedResource (Gardener)")
     manifests.flag("--monitoring", help="add a PodMonitor, alerts and a Grafana dashboard")
@@ -313,7 +313,7 @@ def _add_translate(translate: Parser) -> None:
     _add_kubeconfig(translate)
     configs = "directory with fallback.cfg, force.cfg, and the agent's default, group.NAME and node.NAME"
     translate.add_argument("--configs", metavar="DIR", default=argparse.SUPPRESS, help=configs)
-    provider = "a Gardener user's configuration; see docs/gardener.md"
+    provider = "a Gardener user's configuration; see docs/gardener-by-hand.md"
     translate.add_argument("--provider-config", type=Path, metavar="FILE", help=provider)
     home = "namespace of the plugin, and so of its resources; default: kube-system"
     translate.add_argument("-n", "--namespace", metavar="NAMESPACE", default="kube-system", help=home)

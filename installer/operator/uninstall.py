@@ -109,7 +109,7 @@ def find(api: KubeApi, options: UninstallOptions) -> Target:
         if any(key in _GARDENER for key in mapping_at(each.daemon_set, "metadata", "annotations")):
             raise InvalidInputError(
                 [f"DaemonSet {each.name} belongs to a ManagedResource, which would recreate it"],
-                "remove it through Gardener: docs/gardener.md, Remove",
+                "remove it through Gardener: docs/gardener-by-hand.md, Remove",
             )
         if (why := why_paused(api, each)) is not None:
             raise InvalidInputError(
