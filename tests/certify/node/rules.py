@@ -392,12 +392,12 @@ def _containers_keep(run: Run) -> Iterator[str]:
         assert one.cgroup is not None
         if found is None or found.cgroup is None:
             yield f"{one.id} is gone"
-        elif found.cgroup.shares < one.cgroup.shares:
-            yield f"{one.id} has {found.cgroup.shares} shares, not {one.cgroup.shares}"
+        elif found.cgroup.has_less_than(one.cgroup):
+            yield f"{one.id} has {found.cgroup}, not {one.cgroup}"
         elif (
             run.removes
             and run.ended == "changed"
-            and (found.cgroup.shares, found.cgroup.cpus) != (SHARES, "0-1")
+            and not (found.cgroup.fits(one.asked or SHARES) and found.cgroup.cpus == "0-1")
         ):
             yield f"after the removal {one.id} has {found.cgroup}"
 

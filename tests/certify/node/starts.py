@@ -19,6 +19,7 @@ from pathlib import Path
 from installer.model import hold, paths
 from installer.model.event import silent
 from installer.model.host import UnitState
+from installer.node.adoption import OLD_CACHE
 from installer.node.reconcile import reconcile
 from installer.node.record import dump_record, load_record
 from tests.certify.node.targets import (
@@ -91,6 +92,7 @@ _RECORDS: dict[str, dict[str, object]] = {
     "of no version": {"schema": "1"},
     "edited": {},
 }
+_OTHER_CACHE = b'{"Version": "9", "Pods": {}, "Containers": {}, "PolicyName": "topology-aware"}'
 _AGENT = {"Data": {"policy": "Active: balloons\n"}}
 
 
@@ -159,7 +161,7 @@ def _fullest(
     return choose.choice([value for value in range(values) if gains[value] == max(gains)])
 
 
-_TWO = ("containers", "two")
+_TWO, _ALL = ("containers", "two"), ("containers", "all kinds")
 _TAKES = (TAKEOVER, BAD_TAKEOVER, INSTALL, REMOVAL)
 _STARTS_IT = (INSTALL, POLICY, UPGRADE, BAD, REMOVAL)
 
@@ -213,6 +215,15 @@ RARE_WAYS: dict[Start, tuple[Target, ...]] = {
     **{(("originals", name), ("record", "missing")): (INSTALL, REMOVAL) for name in ("missing", "damaged")},
     (("cache", "of the agent"),): (INSTALL, POLICY, UPGRADE, BAD, WITHOUT_AGENT, REMOVAL),
     (("cache", "of the agent"), _TWO): (INSTALL, FORCED, UPGRADE, WITHOUT_AGENT, REFUSING),
+    (_ALL,): (*_STARTS_IT, FORCED),
+    (_ALL, ("former", "nothing")): (INSTALL, POLICY, FORCED, BAD),
+    (_ALL, ("former", "forced")): (INSTALL, REREAD, REMOVAL),
+    (_ALL, ("cache", "missing")): (INSTALL, POLICY, REMOVAL),
+    (_ALL, ("endpoint", "base")): (INSTALL, UPGRADE, BAD, REMOVAL),
+    (("cache", "of another version"), _TWO): (INSTALL, POLICY, UPGRADE, REMOVAL),
+    (("pause", "yes"),): (INSTALL, UPGRADE, REMOVAL),
+    (("pause", "yes"), ("former", "nothing")): (INSTALL,),
+    **{(("old cache", how), ("endpoint", "base"), _TWO): (POLICY, BAD) for how in ("torn", "whole")},
     (_TWO, ("who", "nobody")): (ASKING, ASKING_FOR_ALL, NO_RESTART_LEFT),
     (("former", "nothing"), ("who", "nobody")): (ASKING, ASKING_FOR_ALL, NO_RESTART_LEFT),
     (("drop-in", "absent"), ("who", "nobody")): (ASKING, NO_RESTART_LEFT),
@@ -236,7 +247,7 @@ class Ground:
     def begin(self, start: Start) -> tuple[Moment, Tree]:
         """The node of that start, and the disk as it was before us, if all that is said of it was there."""
         given = dict(start)
-        count = 2 if given.get("containers") == "two" else 0
+        count = {"two": 2, "all kinds": 5}.get(given.get("containers", ""), 0)
         former, bare = self._former(given.get("former", next(iter(FORMERS))), count)
         world = self.world(former)
         for name, path in PATHS.items():
@@ -248,13 +259,17 @@ class Ground:
             world.put(paths.HOLD, reason.encode() + b"\n")
         cache = given.get("cache", "")
         if cache and world.read(paths.PROXY_CACHE):
-            content = {"missing": None, "torn": b'{"Ver'}
+            content = {"missing": None, "torn": b'{"Ver', "of another version": _OTHER_CACHE}
             agent = {**json.loads(world.read(paths.PROXY_CACHE) or b"{}"), "Cfg": _AGENT}
             world.put(paths.PROXY_CACHE, content.get(cache, json.dumps(agent).encode()))
         for place in world.names(paths.OBJECTS) if given.get("originals", "whole") != "whole" else ():
             lost = given["originals"] == "missing"
             world.put(f"{paths.OBJECTS}/{place}", None if lost else b"damaged")
         self._units(world, given)
+        if "pause" in given:
+            world.put(hold.PAUSE_FILE, b"ticket 4712\n")
+        if "old cache" in given:
+            world.put(OLD_CACHE, b'{"Ver' if given["old cache"] == "torn" else world.read(paths.PROXY_CACHE))
         if nature := given.get("nature"):
             world.put(NATURE, nature.encode())
         world.refresh()

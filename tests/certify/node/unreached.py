@@ -50,7 +50,6 @@ BRANCHES: dict[str, tuple[str, ...]] = {
     ),
     "No start of the certificate leads here yet.": (
         "assess._failed_before: if failed is None or not failed.made_with or settings_digest(facts.settings) in failed.made_with: -> return None",
-        'assess._pods_findings: if _refused_pods(facts) and not facts.changes.restarts(Part.PROXY): -> hint = "`install` with proxy.existingContainers: adopt, or with the policy none, makes them known"',
         'assess._reduced_findings: for how in _reduced(facts): -> hint = "`install` with proxy.existingContainers: adopt, or with the policy none, gives it back"',
         "diff.diff: elif desired.proxy is None: -> return Changes(files, tuple(unit for unit in units if unit is not None))",
         'diff._why_different: if (before.uid, before.gid) != (0, 0): -> return f"owner is {before.uid}:{before.gid}, not 0:0"',

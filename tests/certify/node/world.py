@@ -23,7 +23,7 @@ from installer.errors import SystemdError
 from installer.host.disk import Kernel
 from installer.host.ports import KnownDigest, RuntimeStatus, Unwritable
 from installer.model import paths
-from installer.model.containers import CgroupState, CpuResources, ReadyPod
+from installer.model.containers import CgroupState, CpuResources, ReadyPod, weights_of
 from installer.model.host import (
     ABSENT,
     FileState,
@@ -47,13 +47,15 @@ from tests.faults.disks.node import (
     NodeSystemd,
 )
 from tests.faults.disks.recorder import Operation, Recorder, Verb
-from tests.lib.fakes import CONTAINERD, failed, timed_out
+from tests.lib.fakes import CONTAINERD, failed, timed_out, updated
 
 ELSEWHERE = "unix:///run/somewhere/else.sock"
 SHARES = 524
 _PROXY_ENVIRONMENT = f"{paths.OUR_RUNTIME}/proxy.env"
 _FREE = CgroupState("0-1", "0", "0-1", "0", shares=SHARES)
 _CREATION: dict[str, int | str] = {"cpu_shares": SHARES}
+_LIMITS = {"memory_limit_in_bytes": 1 << 28, "cpu_quota": 50_000, "cpu_period": 100_000}
+_RESIZED = 700
 MASK = "/dev/null"
 NATURE = "/srv/nature"
 """How the proxy behaves on this node, in a word: `broken`: no start of it succeeds; `slow`: it answers so
@@ -74,9 +76,17 @@ _ACTIVE = re.compile(rb"^ *Active: *([a-z-]+)", re.MULTILINE)
 
 
 def stranger(name: str) -> RunningContainer:
-    """A container that kubelet has created on its base endpoint."""
+    """A container that kubelet has created on its base endpoint. The first two are alike; then come one with
+    limits, one that was resized since, and one with the weight of cgroup v2."""
     created = CpuResources(shares=SHARES)
-    return RunningContainer(name, name, "pod", "ns", False, f"uid-{name}", 7, created, _FREE, _CREATION)
+    one = RunningContainer(name, name, "pod", "ns", False, f"uid-{name}", 7, created, _FREE, _CREATION)
+    if name == "c2":
+        return replace(one, creation={**_CREATION, **_LIMITS})
+    if name == "c3":
+        return replace(one, asked=_RESIZED, cgroup=replace(_FREE, shares=_RESIZED))
+    if name == "c4":
+        return replace(one, cgroup=replace(_FREE, shares=0, weight=max(weights_of(SHARES))))
+    return one
 
 
 @dataclass(frozen=True, slots=True)
@@ -452,14 +462,13 @@ class World(Node):
             now = one.cgroup
             assert now is not None
             if everyone:
-                given["cpu_shares"] = now.shares
-                entry = {**entry, "Resources": {"requests": {"cpu": f"{-(-now.shares * 1000 // 1024)}m"}}}
+                shares = given["cpu_shares"] = one.asked or SHARES
+                entry = {**entry, "Resources": {"requests": {"cpu": f"{-(-shares * 1000 // 1024)}m"}}}
             if takes is not Repinning.NOTHING:
                 given["cpuset_cpus"] = "0"
-                weight = (
-                    given.setdefault("cpu_shares", 2) if takes is Repinning.CPUS_AND_WEIGHT else now.shares
-                )
-                now = replace(now, cpus="0", shares=int(weight))
+                now = replace(now, cpus="0")
+                if takes is Repinning.CPUS_AND_WEIGHT:
+                    now = updated(now, CpuResources(shares=int(given.setdefault("cpu_shares", 2))))
             entries[f"uid-{one.id}:{one.id}"] = {**entry, "LinuxReq": given or None}
             running.append(replace(one, cgroup=now))
         pods = {f"pod-{one.id}": {"ID": f"pod-{one.id}", "UID": f"uid-{one.id}"} for one in running}
