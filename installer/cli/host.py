@@ -19,7 +19,7 @@ from installer.host.validator import BinaryValidator
 from installer.inputs.load import Request
 from installer.inputs.reading import is_roots_own
 from installer.inputs.settings import Settings, load_settings
-from installer.model.names import Mode
+from installer.model.names import Mode, spell
 from installer.node.reconcile import inspect, preview, reconcile
 from installer.node.record import last_options
 from installer.report.terminal import one_line
@@ -78,7 +78,7 @@ def _request(
         without_record=getattr(arguments, "without_record", False),
         despite_pause=getattr(arguments, "despite_pause", False),
         take_over=options.take_over or settings.take_over,
-        asked=options.asked,
+        asked={} if _is_in_pod(os.environ) else options.asked,  # of its own file system
     )
 
 
@@ -104,9 +104,13 @@ def _settings(options: Options, *, needed: bool) -> Settings:
     return settings
 
 
+def _is_in_pod(environment: Mapping[str, str]) -> bool:
+    return bool(environment.get("KUBERNETES_SERVICE_HOST"))
+
+
 def _who(environment: Mapping[str, str]) -> str:
     """Return who runs the command, for the history: a command in the pod, or the person who became root."""
-    if environment.get("KUBERNETES_SERVICE_HOST"):
+    if _is_in_pod(environment):
         return f"a command in pod {environment.get('POD_NAME') or 'unknown'}"
     return environment.get("SUDO_USER") or "root"
 
@@ -138,6 +142,10 @@ def _status(request: Request, host: Host, wait: int | None, options: Options) ->
         waiting.show(f"waiting: {verdict(seen)}")
         host.clock.sleep(_WAIT_PAUSE)
     waiting.clear()
+    lost = [name for name, value in seen.asked.items() if value and name not in recall(options)]
+    if lost and options.output == "text":
+        left_out = one_line(spell({name: seen.asked[name] for name in lost}))
+        sys.stderr.write(f"remark: {left_out} is gone, or not root's alone any more: no hint names it\n")
     past = read_past(host.journal, seen.snapshot.kubelet.unit.identifier)
     return print_status(seen, options.output, sys.stdout, past)
 

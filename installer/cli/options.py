@@ -36,9 +36,11 @@ class Options:
 
     @property
     def asked(self) -> dict[str, str]:
-        """What is typed of settings, payload and configs, for a process in any directory."""
-        given = {name: self.typed[name] for name in REMEMBERED if name in self.typed}
-        return {name: value and os.path.abspath(value) for name, value in given.items()}
+        """What is given of settings, payload and configs, for a process in any directory."""
+        payload = self.payload if self.payload_given else None
+        given = {"config": self.config, "payload": payload, "configs": self.configs}
+        asked = {name: os.path.abspath(value) for name, value in given.items() if value}
+        return asked | ({"default_configs": ""} if self.default_configs else {})
 
     def retype(self, command: str, last: Callable[[], Mapping[str, str]]) -> str:
         """Return a command for this host as this person has to type it next: with the options of now, else

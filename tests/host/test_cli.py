@@ -149,3 +149,10 @@ def test_the_next_run_knows_what_the_last_one_was_given(node: Node) -> None:
     assert f"--configs {given[5]} " in execute(*host_root, "--payload", given[3], "install").err
     said = execute(*host_root, "status").out
     assert f"the last run by hand had --config {given[7]} --payload {given[3]} --configs {given[5]}\n" in said
+    node.command.configs.chmod(0o777)
+    try:
+        assert (
+            f"remark: --configs {given[5]} is gone, or not root's alone" in execute(*host_root, "status").err
+        )
+    finally:
+        node.command.configs.chmod(0o755)
