@@ -25,7 +25,18 @@ from installer.report.rollout import (
     rollout_json,
     rollout_lines,
 )
-from installer.report.terminal import BOLD, GREEN, RED, YELLOW, one_line, paint, pick, wants_color, write_json
+from installer.report.terminal import (
+    BOLD,
+    GREEN,
+    RED,
+    YELLOW,
+    one_line,
+    paint,
+    pick,
+    read_on,
+    wants_color,
+    write_json,
+)
 
 _SCHEMA = 1
 _NAMED = 5  # nodes of a group
@@ -58,7 +69,8 @@ def render_overview(overview: Overview, color: bool = False, every_node: bool = 
             lines.append(f"{'':>9}{named}" + (f" and {more} more (--nodes names all)" if more > 0 else ""))
         if group.health in NEED_A_PERSON:
             advice = advise(group.health, group.phase)
-            lines.append(f"{'':>9}-> {advice.text} ({advice.runbook})")
+            entry = _entry_of(advice.runbook)
+            lines.append(f"{'':>9}-> {advice.text} ({read_on(entry) if entry else advice.runbook})")
     if every_node:
         lines += ["", *_table(overview.nodes, color)]
     return "\n".join(lines) + "\n"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import tomllib
 
 import pytest
@@ -12,10 +13,12 @@ from installer.cli import main
 from installer.errors import BusyHostError, InstallerError, UnservableHostError
 from installer.model.codes import Code
 from installer.model.daemon import Phase
+from installer.model.overview import NEED_A_PERSON, NodeHealth, NodeView, Overview
 from installer.rendering import runbooks
 from installer.report.advice import _BY_PHASE
 from installer.report.events import report_error
 from installer.report.explain import find_entries, normalise
+from installer.report.overview import print_overview
 from tests.lib.documents import ROOT, RUNBOOKS
 
 EXITS = (1, 2, 3, 4, 5, 6, 69, 75, 130, 143)
@@ -111,3 +114,14 @@ def test_the_page_comes_with_the_wheel_and_the_image() -> None:
     assert wheel["force-include"]["docs/runbooks.md"].endswith("/_assets/docs/runbooks.md")
     assert "COPY docs/runbooks.md /source/docs/" in (ROOT / "image/Containerfile").read_text()
     assert "!docs/runbooks.md" in (ROOT / "image/Containerfile.dockerignore").read_text()
+
+
+@pytest.mark.parametrize("health", list(NEED_A_PERSON))
+@pytest.mark.parametrize("phase", ["", *Phase])
+def test_what_a_report_advises_names_an_entry_that_can_be_read_there(health: NodeHealth, phase: str) -> None:
+    stream = io.StringIO()
+    print_overview(Overview("now", (), (NodeView("n1", health, phase=phase),), 0), "text", stream)
+    advice = next(line for line in stream.getvalue().splitlines() if "-> " in line)
+    entries = re.findall("`cri-resmgr-installer explain ([a-z-]+)`", advice)
+    assert set(entries) < set(find_entries(RUNBOOKS))
+    assert entries or "(docs/" in advice
