@@ -18,12 +18,19 @@ def complete_types(active: str, spec: dict[str, Any]) -> tuple[dict[str, int], l
     ones in their places. Return the place of each number, and what cri-resmgr refuses."""
     types, given = load_table()["types"], spec.get("balloonTypes", {})
     found = {number: types[_kind(active, each)] | each for number, each in given.items()}
+    fixed = {_RESERVED: ("minCPUs", "maxCPUs", "minBalloons"), _DEFAULT: ("minBalloons",)}
+    faults = [
+        f"{each['name']}: {key} cannot be changed"
+        for each in given.values()
+        for key in (fixed.get(each["name"], ()) if active == "balloons" else ())
+        if each.get(key)
+    ]
     names = {each["name"] for each in found.values()}
     if _RESERVED not in names:
         found["reserved"] = dict(types[_RESERVED])
     if _DEFAULT not in names:
         found["default"] = dict(types[_kind(active, {"name": _DEFAULT})])
-    reserved, faults = spec["reservedResources"].get("cpu", ""), list[str]()
+    reserved = spec["reservedResources"].get("cpu", "")
     for each in found.values():
         faults += _resolve(each)
         if active == "podpools" and each["name"] in (_RESERVED, _DEFAULT):

@@ -147,6 +147,8 @@ def _build_resource(
     if kind == "BalloonsPolicy" and not faults:
         places, impossible = complete_types(active, spec)
         faults += [f"{config}: policy.{active}: {fault}" for fault in impossible]
+        if len({each["name"] for each in spec["balloonTypes"]}) < len(spec["balloonTypes"]):
+            report.append(Entry(f"{config}: types", (), Grade.LOST, (), table["notes"]["twice"]))
         if any(each["name"] == "default" and each["maxCPUs"] for each in spec["balloonTypes"]):
             report.append(Entry(f"{config}: default", (), Grade.APPROXIMATE, (), table["notes"]["default"]))
         report = [replace(each, to=tuple(_renumber(to, places) for to in each.to)) for each in report]
@@ -214,7 +216,7 @@ def _translate_values(
     config: str, data: dict[str, Any], active: str, kind: str
 ) -> tuple[dict[KeyPath, Any], list[Entry], list[str]]:
     """Return what to write into the spec, the report, and what cri-resmgr refuses."""
-    rdt_off = mapping_at(data, "rdt", "options").get("mode") in ("Discovery", "Disabled")
+    rdt_off = mapping_at(data, "rdt", "options").get("mode", "Full") != "Full"
     sections = (active, kind, "rdt off" if rdt_off else "", "common")
     rows = [row for each in sections for row in load_table()["rows"].get(each, ())]
     values, report, faults = dict[KeyPath, Any](), list[Entry](), list[str]()

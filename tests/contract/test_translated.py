@@ -22,23 +22,39 @@ from tests.lib.throwaway import real
 
 #: Words of the report, and the aspects (tests/lib/judge/verdict.py) that they announce.
 ANNOUNCED = {
-    "containers without whole CPUs of their own may share other CPUs": ("sharing-shared", "exclusive-shared"),
+    "containers without whole CPUs of their own may share other CPUs": (
+        "sharing-shared",
+        "exclusive-shared",
+        "count-shared",
+    ),
     "when CPUs run short, it gives away the last ones that are shared": ("room-short", "pinned-short"),
-    "containers with whole CPUs share them, too": ("sharing", "exclusive"),
+    "containers with whole CPUs share them, too": ("sharing", "exclusive", "count"),
     "cri-resmgr puts containers of no type on the reserved CPUs": (
         "room-short",
         "exclusive-refusal",
+        "count-refusal",
         "sharing-reserved",
         "exclusive-reserved",
+        "count-reserved",
     ),
     "which of its pools a pod gets can differ": ("room",),
-    "while fewer CPUs are free than maxCPUs": ("sharing-short", "exclusive-short"),
-    "the plugin does not share isolated CPUs": ("sharing-isolated", "exclusive-isolated"),
-    "the plugin refuses what does not fit into maxCPUs of the type default": ("room", "exclusive-refusal"),
-    "a balloon has no pod limit": ("sharing", "exclusive", "room"),
-    "depends on the node's CPUs": ("sharing", "exclusive", "room"),
-    "topology-aware places exclusive and shared CPUs by the hardware": ("sharing", "exclusive", "room"),
-    "the plugin refuses the whole configuration on a node without resctrl": ("config",),
+    "while fewer CPUs are free than maxCPUs": ("sharing-short", "exclusive-short", "count-short"),
+    "the plugin does not share isolated CPUs": ("sharing-isolated", "exclusive-isolated", "count-isolated"),
+    "the plugin refuses what does not fit into maxCPUs of the type default": (
+        "room",
+        "exclusive-refusal",
+        "count-refusal",
+    ),
+    "the plugin refuses types of the same name": ("config",),
+    "a balloon has no pod limit": ("sharing", "exclusive", "count", "room"),
+    "depends on the node's CPUs": ("sharing", "exclusive", "count", "room"),
+    "topology-aware places exclusive and shared CPUs by the hardware": (
+        "sharing",
+        "exclusive",
+        "count",
+        "room",
+    ),
+    "the plugin refuses the whole configuration where RDT cannot be set up so": ("config",),
     "pods no longer get the class of that name": ("rdt", "blockio"),
     "a pod no longer gets the group that has the name of its QoS class": ("rdt",),
     "the runtime refuses a class that does not exist": ("class", "rdt", "blockio"),
@@ -50,6 +66,7 @@ OF_THIS_MACHINE = (
     "failed to allocate",
     "could not allocate",
     "index out of range",
+    "unreachable due to unlimited pod capacity",
 )
 CORPUS = corpus()
 MADE = made_up()

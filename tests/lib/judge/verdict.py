@@ -16,10 +16,10 @@ ROOT_CLASS = "system/default"
 
 
 class Difference(NamedTuple):
-    """`aspect`: config; room, class (that is not there) of a container that only one refuses; sharing,
-    exclusive, pinned, rdt or blockio. `conditions`: reserved, if cri-resmgr had the container on reserved
-    CPUs; shared, if it asked for no whole CPUs of its own; refusal, if only one refuses a container, whose
-    request then counts for only one; and those of the case."""
+    """`aspect`: config; room, class (that is not there) of a container that only one refuses; sharing, count
+    (of its CPUs), exclusive, pinned, rdt or blockio. `conditions`: reserved, if cri-resmgr had the
+    container on reserved CPUs; shared, if it asked for no whole CPUs of its own; refusal, if only one
+    refuses a container, whose request then counts for only one; and those of the case."""
 
     aspect: str
     conditions: frozenset[str]
@@ -71,8 +71,9 @@ class _Comparison:
             if old != new:
                 yield self._differ("sharing", one, other)
         for key in pinned:
-            if len({len(self._alone(key, each)) for each in (self._old, self._new)}) > 1:
-                yield self._differ("exclusive", key)
+            for aspect, cpus in {"count": _cpus_of, "exclusive": self._alone}.items():
+                if len(cpus(key, self._old)) != len(cpus(key, self._new)):
+                    yield self._differ(aspect, key)
 
     def _of_one(self, key: str) -> Iterator[Difference]:
         old, new = self._old[key], self._new[key]
@@ -100,6 +101,10 @@ class _Comparison:
 
 def _prefers_sharing(pod: Pod) -> bool:
     return any(key.startswith("prefer-shared-cpus.") for key in pod.annotations)
+
+
+def _cpus_of(key: str, placed: Mapping[str, Placed]) -> frozenset[int]:
+    return _cpus(placed[key])
 
 
 def _cpus(placed: Placed) -> frozenset[int]:

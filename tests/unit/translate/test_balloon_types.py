@@ -79,6 +79,8 @@ def test_instances_by_their_cpus_are_as_many_on_every_node(instances: str, cpus:
             "{Name: a, MinBalloons: 2, MaxBalloons: 1}",
             "a: minBalloons 2 is more than maxBalloons 1",
         ),
+        ("balloons", "{Name: reserved, MinCPUs: 1}", "reserved: minCPUs cannot be changed"),
+        ("balloons", "{Name: default, MinBalloons: 1}", "default: minBalloons cannot be changed"),
         ("podpools", "{Name: a, CPU: 4, Instances: 3 CPUs}", "fewer CPUs than one pool has"),
     ],
 )
@@ -98,3 +100,10 @@ def test_a_default_with_a_limit_refuses_what_is_beyond_and_that_is_said(most: in
     found = translate({"fallback": BALLOONS % f"{{Name: default, MaxCPUs: {most}}}"})
     notes = [each.note for each in found.report if each.grade is Grade.APPROXIMATE]
     assert any("maxCPUs of the type default" in note for note in notes) == said
+
+
+def test_types_of_the_same_name_are_said_to_be_refused() -> None:
+    found = translate({"fallback": BALLOONS % "{Name: a}, {Name: a, MinCPUs: 1}"})
+    assert [each.note for each in found.report if each.grade is Grade.LOST] == [
+        "the plugin refuses types of the same name; rename one"
+    ]

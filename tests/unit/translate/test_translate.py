@@ -451,6 +451,7 @@ def test_a_pod_gets_the_class_of_its_qos_only_where_all_three_exist(
         "{options: {mb: {optional: true}}}": False,
         "{options: {mode: Full}}": False,
         "{options: {mode: Discovery}}": True,
+        "{options: {mode: full}, partitions: {p: {l3Allocation: 60%}}}": False,
         "{options: {mode: Disabled}, partitions: {p: {l3Allocation: 60%}}}": False,
         "{partitions: {p: {l3Allocation: 60%}}}": True,
     }.items(),
@@ -491,7 +492,6 @@ RESERVED = "policy:\n  Active: balloons\n  ReservedResources: {CPU: 1}\n"
         f"{RESERVED}instrumentation: {{ReportPeriod: 30s}}": "whole number",
         "policy: {Active: baloons}": "did you mean balloons?",
         "policy: [": "not YAML",
-        f"{RESERVED}rdt: {{options: {{mode: Half}}}}": "not one of Full",
     }.items(),
 )
 def test_what_cri_resmgr_refuses_is_refused(config: str, fault: str) -> None:
