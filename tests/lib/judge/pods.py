@@ -93,6 +93,11 @@ def _full(annotations: Mapping[str, str]) -> dict[str, str]:
     }
 
 
+_OF_ONE = {
+    f"balloon.balloons.{OLD}/container.c0": "fast",
+    f"balloon.balloons.{OLD}/pod": "dual",
+    f"pool.podpools.{OLD}/container.c0": "fast",
+}
 _LISTS: Mapping[str, tuple[Pod, ...]] = {
     "one of each class": (sure("g", 2000), bursts("b", 500), modest("e")),
     "the system first": (
@@ -114,7 +119,7 @@ _LISTS: Mapping[str, tuple[Pod, ...]] = {
     ),
     "more than there is": (*(sure(f"g{number}", 3000) for number in range(5)), bursts("b", 500), modest("e")),
     "by annotation": (
-        sure("shared", 2000, prefer_shared_cpus="true"),
+        Pod("shared", sure("", 2000).containers, annotations={f"{OLD}/prefer-shared-cpus": "c0: true"}),
         sure("isolated", 1000, prefer_isolated_cpus="true"),
         bursts("kept", 200, prefer_reserved_cpus="true"),
         bursts("cold", 200, memory_type="dram"),
@@ -125,6 +130,7 @@ _LISTS: Mapping[str, tuple[Pod, ...]] = {
         bursts("unknown", 300, rdtclass="nosuch", blockioclass="nosuch"),
         bursts("fast", 500, balloon__balloons="fast", pool__podpools="fast"),
         sure("dual", 2000, balloon__balloons="dual", pool__podpools="dual"),
+        Pod("both", bursts("", 200, 2).containers, annotations=_OF_ONE),
         modest("e"),
         bursts("s", 100, namespace="kube-system", balloon__balloons="fast", pool__podpools="fast"),
     ),

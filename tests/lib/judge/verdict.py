@@ -100,7 +100,7 @@ class _Comparison:
 
 
 def _prefers_sharing(pod: Pod) -> bool:
-    return any(key.startswith("prefer-shared-cpus.") for key in pod.annotations)
+    return any("prefer-shared-cpus" in key for key in pod.annotations)
 
 
 def _cpus_of(key: str, placed: Mapping[str, Placed]) -> frozenset[int]:

@@ -304,3 +304,18 @@ def test_two_installations_that_differ_are_named_and_not_chosen_from() -> None:
 def test_a_cluster_without_any_is_said() -> None:
     with pytest.raises(InvalidInputError, match="no ConfigMap that this cluster uses"):
         read_cluster(Cluster())
+
+
+@pytest.mark.parametrize(
+    ("key", "grade"),
+    [
+        (f"balloon.balloons.{OLD}/pod", Grade.EXACT),
+        (f"balloon.balloons.{OLD}/container.web", Grade.APPROXIMATE),
+        (f"pool.podpools.{OLD}/pod", Grade.APPROXIMATE),
+        (f"pool.podpools.{OLD}/container.web", Grade.IDLE),
+        (f"rdtclass.{OLD}/container.web", Grade.APPROXIMATE),
+    ],
+)
+def test_the_scope_of_an_annotation_decides_what_it_means_with_the_plugin(key: str, grade: Grade) -> None:
+    found, (entry,) = translate_annotations({key: "gold"}, ["web"], "it")
+    assert (entry.grade, bool(found)) == (grade, grade is not Grade.IDLE)
