@@ -347,7 +347,7 @@ def test_a_plugin_that_is_not_installed(machine: Machine, server: SeenRequests) 
 
 @pytest.mark.parametrize(
     ("code", "hint"),
-    [(401, "log in again"), (403, "kubectl auth can-i"), (500, "overloaded")],
+    [(401, "log in again"), (403, " auth can-i --list`"), (500, "overloaded")],
 )
 def test_a_refusal_has_an_exit_code_and_a_hint(
     machine: Machine, server: SeenRequests, code: int, hint: str
