@@ -48,21 +48,15 @@ def find_workloads(api: KubeApi) -> Iterator[Workload]:
             old = mapping_at(template, "metadata", "annotations")
             if _kind_of(owner) in known:
                 continue
-            title = (
-                f"{namespace}/{owner['kind']}/{owner.get('name')}"
-                if owner
-                else f"{namespace}/{kind.plural}/{name}"
-            )
+            here = f"{namespace}/{kind.plural}/{name}"
+            title = f"{namespace}/{owner['kind']}/{owner.get('name')}" if owner else here
             containers = [text_at(one, "name") for one in items_at(template, "spec", "containers")]
             new, report = translate_annotations(old, containers, title)
             if report and title not in named:
                 named.add(title)
                 patch = _build_patch(namespace, kind.plural, name, path, new)
-                patch = (
-                    _describe_owner(f"{namespace}/{kind.plural}/{name}", owner, new)
-                    if owner and new
-                    else patch
-                )
+                if owner and new:
+                    patch = _describe_owner(here, owner, new)
                 yield Workload(title, report, new, patch, new.keys() <= old.keys())
 
 

@@ -4,7 +4,7 @@ their place in the list; for the plugin the list decides, and what is not in it 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from installer.model.containers import parse_list
@@ -13,9 +13,12 @@ from installer.operator.nri_table import load_table
 _RESERVED, _DEFAULT = "reserved", "default"
 
 
-def complete_types(active: str, spec: dict[str, Any]) -> tuple[dict[str, int], list[str]]:
+def complete_types(
+    active: str, spec: dict[str, Any], packed: Collection[str]
+) -> tuple[dict[str, int], list[str]]:
     """Make a list of `balloonTypes`, which has them by their number in the configuration, with the built-in
-    ones in their places. Return the place of each number, and what cri-resmgr refuses."""
+    ones in their places. Return the place of each number, and what cri-resmgr refuses. There may be one pool
+    of those that are `packed`."""
     types, given = load_table()["types"], spec.get("balloonTypes", {})
     found = {number: types[_kind(active, each)] | each for number, each in given.items()}
     fixed = {_RESERVED: ("minCPUs", "maxCPUs", "minBalloons"), _DEFAULT: ("minBalloons",)}
@@ -31,10 +34,14 @@ def complete_types(active: str, spec: dict[str, Any]) -> tuple[dict[str, int], l
     if _DEFAULT not in names:
         found["default"] = dict(types[_kind(active, {"name": _DEFAULT})])
     reserved = spec["reservedResources"].get("cpu", "")
-    for each in found.values():
+    for number, each in found.items():
         faults += _resolve(each)
+        if number in packed and each["minBalloons"] > 1:
+            faults.append(f"{each['name']}: FillOrder Packed without MaxPods leaves all but one pool empty")
         if active == "podpools" and each["name"] in (_RESERVED, _DEFAULT):
             each["maxCPUs"] = 0  # what cri-resmgr overbooks must be able to grow
+        elif active == "podpools" and not each["minCPUs"]:
+            faults.append(f"{each['name']}: needs CPU, the number of a pool's CPUs")
         if each["name"] == _RESERVED:
             listed = reserved.removeprefix("cpuset:")
             each["minCPUs"] = each["minCPUs"] or (len(parse_list(listed)) if listed != reserved else 0)
@@ -55,13 +62,11 @@ def _kind(active: str, given: Mapping[str, Any]) -> str:
 
 def _resolve(found: dict[str, Any]) -> list[str]:
     """Turn `3 CPUs` into the number of pools that have so many, and return what is impossible."""
-    for key in ("minBalloons", "maxBalloons"):
-        if isinstance(found[key], str):
-            found[key] = int(found[key]) // (found["minCPUs"] or 1) or -1
     name, faults = found["name"], []
-    if -1 in (found["minBalloons"], found["maxBalloons"]):
-        faults.append(f"{name}: Instances are fewer CPUs than one pool has")
+    if isinstance(cpus := found["minBalloons"], str):
+        found["minBalloons"] = found["maxBalloons"] = int(cpus) // (found["minCPUs"] or 1)
+        faults += [] if found["minBalloons"] else [f"{name}: Instances are fewer CPUs than one pool has"]
     for least, most in (("minCPUs", "maxCPUs"), ("minBalloons", "maxBalloons")):
-        if found[least] > found[most] > 0:
+        if found[most] and found[least] > found[most]:
             faults.append(f"{name}: {least} {found[least]} is more than {most} {found[most]}")
     return faults

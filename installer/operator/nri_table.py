@@ -57,6 +57,12 @@ def find_row(rows: Iterable[Row], path: KeyPath, value: Any) -> tuple[Row, tuple
     raise LookupError(path)
 
 
+def is_key(path: KeyPath, value: Any) -> bool:
+    """Whether cri-resmgr has a key for the value in its sections. A section may be empty."""
+    where, keys = ".".join((*path, "")), load_table()["keys"]
+    return any(where.startswith(each) or (value in EMPTY and each.startswith(where)) for each in keys)
+
+
 @cache
 def load_table() -> Mapping[str, Any]:
     """Return templates/nri-plugins.yaml, its rows as tuples of Row."""
@@ -65,6 +71,7 @@ def load_table() -> Mapping[str, Any]:
     conversions: dict[str, Callable[[Any], Any]] = {each.__name__.removeprefix("_"): each for each in named}
     conversions |= {name: partial(_typed, kind) for name, kind in _TYPES.items()}
     conversions |= {name: partial(_choose, choices) for name, choices in table["choices"].items()}
+    table["keys"] = {f"{where}.{each}." for where, keys in table["keys"].items() for each in keys.split()}
     return {**table, "rows": {name: tuple(_rows(text, conversions)) for name, text in table["rows"].items()}}
 
 
@@ -121,8 +128,8 @@ def _typed(kind: Any, value: Any) -> Any:
 
 
 def _number(value: Any) -> int:
-    if not re.fullmatch(r"\d+", _typed(str, value).strip()):
-        raise ValueError(f"must be a whole number of CPUs, not {shown(value)}")
+    if not re.fullmatch(r"0*[1-9]\d*", _typed(str, value).strip()):
+        raise ValueError(f"must be a whole number, and at least 1, not {shown(value)}")
     return int(value)
 
 
@@ -136,10 +143,10 @@ def _cpus(value: Any) -> str:
     if type(value) is float:
         return f"{int(value * 1000)}m" if int(value * 1000) % 1000 else str(int(value))
     kind, colon, listed = _typed(str, value).rpartition(":")
-    if kind == "cpuset" or (not colon and ("-" in listed or "," in listed)):
+    if listed and (kind == "cpuset" or (not colon and ("-" in listed[1:] or "," in listed))):
         parse_list(listed)
         return f"cpuset:{listed}"
-    if colon or not re.fullmatch(r"\d+(\.\d+)?m?", listed):
+    if colon or not re.fullmatch(r"\+?(\d+\.?\d*|\.\d+)([num]|e\d+)?", listed):
         raise ValueError(f"{shown(value)} is neither a quantity nor a list of CPUs")
     return str(value)
 
@@ -153,7 +160,7 @@ def _listed_cpus(value: Any) -> str:
 
 
 def _refused(value: Any) -> None:
-    raise ValueError(f"cri-resmgr knows no such key: {shown(value)}")
+    raise ValueError(f"cri-resmgr does not start with {shown(value)}")
 
 
 def _period(value: Any) -> str:

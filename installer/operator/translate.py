@@ -20,7 +20,7 @@ from installer.manifests.values import STATIC_CONFIGS
 from installer.model.containers import format_list, parse_list
 from installer.operator.balloon_types import complete_types
 from installer.operator.kube_objects import mapping_at
-from installer.operator.nri_table import EMPTY, Grade, find_row, load_table
+from installer.operator.nri_table import EMPTY, Grade, find_row, is_key, load_table
 
 API_VERSION = "config.nri/v1alpha1"
 _QOS = frozenset(("Guaranteed", "Burstable", "BestEffort"))
@@ -145,7 +145,7 @@ def _build_resource(
     faults += [f"{config}: policy.{active}: item {number} has no Name" for number in unnamed]
     faults += [] if faults else [f"{config}: policy.{fault}" for fault in _limit_reserved(kind, spec)]
     if kind == "BalloonsPolicy" and not faults:
-        places, impossible = complete_types(active, spec)
+        places, impossible = complete_types(active, spec, _find_packed(active, data))
         faults += [f"{config}: policy.{active}: {fault}" for fault in impossible]
         if len({each["name"] for each in spec["balloonTypes"]}) < len(spec["balloonTypes"]):
             report.append(Entry(f"{config}: types", (), Grade.LOST, (), table["notes"]["twice"]))
@@ -160,16 +160,14 @@ def _build_resource(
 def _control_classes(config: str, data: dict[str, Any], values: dict[KeyPath, Any]) -> list[Entry]:
     """Set what `rdt` and `blockio` mean beyond their keys, and report what of that is different."""
     found, notes = list[Entry](), load_table()["notes"]
-    mode = mapping_at(data, "rdt", "options").get("mode", "Full")
+    mode = _rdt_mode(data)
     keys = [path for path, _ in leaves(data)]
     rdt = {path[2:5:2] for path in keys if _like(path, "rdt", "partitions", "", "classes", "")}
     blockio = {path[2] for path in keys if _like(path, "blockio", "classes", "")}
     full = mode == "Full" and any(_like(path, "rdt", "partitions", "") for path in keys)
     values["control", "rdt", "enable"] = full or mode == "Discovery"
     values["control", "blockio", "enable"] = bool(blockio)
-    for partition, name in (
-        rdt if full else ()
-    ):  # a class has its partition's share, even if it says nothing more
+    for partition, name in rdt if full else ():  # a class without a word has its partition's share
         place = ("control", "rdt", "partitions", partition, "classes", name)
         if not any(path[: len(place)] == place for path in values):
             values[place] = {}
@@ -185,6 +183,17 @@ def _control_classes(config: str, data: dict[str, Any], values: dict[KeyPath, An
             note = notes["classes"].format(pods=pods, missing=missing)
             found.append(Entry(f"{config}: {kind}", (), Grade.LOST, (), note))
     return found
+
+
+def _rdt_mode(data: dict[str, Any]) -> Any:
+    return next((value for path, value in leaves(data) if _like(path, "rdt", "options", "mode")), "Full")
+
+
+def _find_packed(active: str, data: dict[str, Any]) -> set[str]:
+    """Return the numbers of the pools of which the first one takes all pods."""
+    pools = [each for each in leaves(data) if _like(each[0], "policy", active, "pools", "", "")]
+    packed = {path[3] for path, value in pools if value == "Packed"}
+    return packed - {path[3] for path, value in pools if value and path[4].lower() == "maxpods"}
 
 
 def _limit_reserved(kind: str, spec: dict[str, Any]) -> Iterator[str]:
@@ -216,11 +225,13 @@ def _translate_values(
     config: str, data: dict[str, Any], active: str, kind: str
 ) -> tuple[dict[KeyPath, Any], list[Entry], list[str]]:
     """Return what to write into the spec, the report, and what cri-resmgr refuses."""
-    rdt_off = mapping_at(data, "rdt", "options").get("mode", "Full") != "Full"
-    sections = (active, kind, "rdt off" if rdt_off else "", "common")
+    sections = (active, kind, "rdt off" if _rdt_mode(data) != "Full" else "", "common")
     rows = [row for each in sections for row in load_table()["rows"].get(each, ())]
     values, report, faults = dict[KeyPath, Any](), list[Entry](), list[str]()
     for path, value in leaves(data):
+        if not is_key(path, value):
+            faults.append(f"{config}: {'.'.join(path)}: cri-resmgr knows no such key")
+            continue
         known = ("policy", "section", *path[2:]) if path[:2] == ("policy", active) else path
         row, places = find_row(rows, known, value)
         grade, written, note = row.grade, dict[KeyPath, Any](), row.note

@@ -31,6 +31,7 @@ ANNOUNCED = {
     "containers with whole CPUs share them, too": ("sharing", "exclusive", "count"),
     "cri-resmgr puts containers of no type on the reserved CPUs": (
         "room-short",
+        "pinned-short",
         "exclusive-refusal",
         "count-refusal",
         "sharing-reserved",
@@ -46,6 +47,7 @@ ANNOUNCED = {
         "count-refusal",
     ),
     "the plugin refuses types of the same name": ("config",),
+    "the plugin does not start without reserved CPUs": ("config",),
     "a balloon has no pod limit": ("sharing", "exclusive", "count", "room"),
     "depends on the node's CPUs": ("sharing", "exclusive", "count", "room"),
     "topology-aware places exclusive and shared CPUs by the hardware": (

@@ -107,12 +107,14 @@ class Case:
 
     @property
     def conditions(self) -> frozenset[str]:
-        """short, if the pods ask for two of five CPUs: a balloon has whole ones; isolated, if some are."""
-        machine = MACHINES[self.machine]
-        available = (self._resource() or {}).get("spec", {}).get("availableResources", {}).get("cpu", "")
+        """short, if the pods ask for two of five CPUs: a balloon has whole ones; isolated, if some are. What
+        a type has from the start is not there for the others."""
+        machine, spec = MACHINES[self.machine], (self._resource() or {}).get("spec", {})
+        available = spec.get("availableResources", {}).get("cpu", "")
+        held = sum(each["minBalloons"] * each["minCPUs"] for each in spec.get("balloonTypes", ()))
         cpus = parse_list(available.removeprefix("cpuset:")) if available else frozenset(machine.cpus)
         asked = sum(each.request for pod in self.asked for each in pod.containers)
-        is_short = 5 * asked > 2000 * len(cpus.intersection(machine.cpus))
+        is_short = 5 * asked > 2000 * (len(cpus.intersection(machine.cpus)) - held)
         found = {"short": is_short, "isolated": bool(machine.isolated)}
         return frozenset(condition for condition, holds in found.items() if holds)
 

@@ -82,11 +82,34 @@ def test_instances_by_their_cpus_are_as_many_on_every_node(instances: str, cpus:
         ("balloons", "{Name: reserved, MinCPUs: 1}", "reserved: minCPUs cannot be changed"),
         ("balloons", "{Name: default, MinBalloons: 1}", "default: minBalloons cannot be changed"),
         ("podpools", "{Name: a, CPU: 4, Instances: 3 CPUs}", "fewer CPUs than one pool has"),
+        ("podpools", "{Name: a, CPU: 1, Instances: -2}", "does not start with -2"),
+        ("podpools", "{Name: a, CPU: 1, Instances: 0}", "at least 1, not 0"),
+        ("podpools", "{Name: a, CPU: 0}", "at least 1, not 0"),
+        ("podpools", "{Name: a}", "a: needs CPU"),
+        ("podpools", "{Name: a, CPU: 1, Instances: 4 cpus, FillOrder: Packed}", "all but one pool empty"),
+        (
+            "podpools",
+            "{Name: a, CPU: 1, Instances: 2, MaxPods: 0, fillOrder: Packed}",
+            "all but one pool empty",
+        ),
+        (
+            "balloons",
+            "{Name: a, MinBalloons: -1, MaxBalloons: -2}",
+            "minBalloons -1 is more than maxBalloons -2",
+        ),
     ],
 )
 def test_what_cri_resmgr_refuses_is_refused(policy: str, types: str, fault: str) -> None:
     with pytest.raises(InvalidInputError, match=fault):
         types_of(policy, types)
+
+
+@pytest.mark.parametrize("more", ["Instances: 1", "Instances: 2, MaxPods: 3", "Instances: 50%"])
+def test_packed_pools_may_be_one_or_have_a_limit(more: str) -> None:
+    assert (
+        types_of("podpools", f"{{Name: a, CPU: 1, FillOrder: Packed, {more}}}")["a"]["preferNewBalloons"]
+        is False
+    )
 
 
 def test_the_report_names_a_type_by_its_place_in_the_resource() -> None:

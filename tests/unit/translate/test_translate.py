@@ -39,7 +39,7 @@ FULL = {
                 Burstable: {kubernetes: {denyPodAnnotation: true, denyContainerAnnotation: false}}
                 BestEffort: {}
         blockio: {Classes: {Slow: [{Weight: 80}, {Devices: [/dev/sda], ThrottleReadBps: 50M}]}}
-        logger: {Debug: "on:policy,cache,off:cri", LogSource: true, Klog: {skip_headers: false, v: 2, odd: 1}}
+        logger: {Debug: "on:policy,cache,off:cri", LogSource: true, Klog: {skip_headers: false, v: 2}}
         dump: {Config: "off:.*"}
         instrumentation: {Sampling: production, ReportPeriod: 30000000000, JaegerAgent: "localhost:1"}
         resource-manager: {control: {Controllers: {rdt: required}}}
@@ -175,6 +175,11 @@ def some(known: dict[str, st.SearchStrategy[Any]]) -> st.SearchStrategy[dict[str
     return st.builds(lambda a, b: a | b, st.fixed_dictionaries({}, optional=known), UNKNOWN)
 
 
+def section(known: dict[str, st.SearchStrategy[Any]]) -> st.SearchStrategy[dict[str, Any]]:
+    """cri-resmgr refuses an unknown key of a section itself."""
+    return st.fixed_dictionaries({}, optional=known)
+
+
 CAT = st.one_of(
     st.just("60%"),
     st.dictionaries(
@@ -216,15 +221,21 @@ TYPE = st.builds(
 POOL = st.builds(
     lambda name, rest: {"Name": name, **rest},
     WORD,
-    some({"CPU": NUMBER, "Instances": st.sampled_from([1, "2", "50 %", "3 CPUs"]), "MaxPods": NUMBER}),
+    some(
+        {
+            "CPU": st.integers(1, 9),
+            "Instances": st.sampled_from([1, "2", "50 %", "3 CPUs"]),
+            "MaxPods": NUMBER,
+        }
+    ),
 )
 SECTIONS = {
-    "topology-aware": some(
+    "topology-aware": section(
         {**PIN, "PreferIsolatedCPUs": SWITCH, "PreferSharedCPUs": SWITCH, "ColocatePods": SWITCH}
     ),
-    "balloons": some({**PIN, "IdleCPUClass": WORD, "BalloonTypes": st.lists(TYPE, max_size=3)}),
-    "podpools": some({"PinCPU": SWITCH, "Pools": st.lists(POOL, max_size=3)}),
-    "static": some({"RelaxedIsolation": SWITCH}),
+    "balloons": section({**PIN, "IdleCPUClass": WORD, "BalloonTypes": st.lists(TYPE, max_size=3)}),
+    "podpools": section({"PinCPU": SWITCH, "Pools": st.lists(POOL, max_size=3)}),
+    "static": section({"RelaxedIsolation": SWITCH}),
 }
 POLICY = st.builds(
     lambda active, reserved, rest: {"Active": active, "ReservedResources": {"CPU": reserved}, **rest},
@@ -241,14 +252,14 @@ POLICY = st.builds(
         ]
     ),
     CPUS,
-    some({**SECTIONS, "AvailableResources": st.fixed_dictionaries({"cpu": LISTED})}),
+    section({**SECTIONS, "AvailableResources": st.fixed_dictionaries({"cpu": LISTED})}),
 )
 CONFIGURATION = st.builds(
     lambda policy, rest: {"policy": policy, **rest},
     POLICY,
-    some(
+    section(
         {
-            "rdt": some(
+            "rdt": section(
                 {
                     "options": some(
                         {
@@ -271,14 +282,14 @@ CONFIGURATION = st.builds(
             "cpu": st.fixed_dictionaries(
                 {"classes": st.dictionaries(WORD, some({"minFreq": NUMBER, "maxFreq": NUMBER}))}
             ),
-            "blockio": some(
+            "blockio": section(
                 {"Classes": st.dictionaries(WORD, st.lists(some({"Weight": NUMBER}), max_size=2))}
             ),
-            "logger": some(
-                {"Debug": st.just("on:a,off:b"), "Klog": some({"v": NUMBER, "skip_headers": SWITCH})}
+            "logger": section(
+                {"Debug": st.just("on:a,off:b"), "Klog": section({"v": NUMBER, "skip_headers": SWITCH})}
             ),
-            "dump": some({"Config": WORD, "Disabled": SWITCH}),
-            "instrumentation": some(
+            "dump": section({"Config": WORD, "Disabled": SWITCH}),
+            "instrumentation": section(
                 {"HTTPEndpoint": WORD, "Sampling": st.sampled_from([0.5, "testing"]), "JaegerAgent": WORD}
             ),
         }
@@ -346,7 +357,6 @@ def test_topology_aware_in_full() -> None:
         "blockio.Classes.Slow.0.Weight",
         "blockio.Classes.Slow.1.Devices",
         "blockio.Classes.Slow.1.ThrottleReadBps",
-        "logger.Klog.odd",
         "dump.Config",
         "resource-manager.control.Controllers.rdt",
     }
@@ -403,9 +413,10 @@ def test_force_counts_everywhere() -> None:
     assert {each.grade for each in found.report if each.config != "force"} == {Grade.IDLE}
 
 
+@pytest.mark.parametrize("key", ["mode", "Mode"])
 @pytest.mark.parametrize("mode", ["Disabled", "Discovery"])
-def test_without_mode_full_partitions_have_no_effect(mode: str) -> None:
-    spec, report = one(FULL["topology-aware"].replace("mode: Full", f"mode: {mode}"))
+def test_without_mode_full_partitions_have_no_effect(mode: str, key: str) -> None:
+    spec, report = one(FULL["topology-aware"].replace("mode: Full", f"{key}: {mode}"))
     assert spec["control"]["rdt"] == {"enable": mode == "Discovery", "usePodQoSAsDefaultClass": False}
     assert report["rdt.partitions.one.l3Allocation"].grade is Grade.IDLE
 
@@ -486,6 +497,15 @@ RESERVED = "policy:\n  Active: balloons\n  ReservedResources: {CPU: 1}\n"
         f"{RESERVED}  balloons: {{BalloonTypes: [{{MinCPUs: 1}}]}}": "has no Name",
         "policy: {Active: podpools, podpools: {Pools: [{Name: a, CPU: 1500m}]}}": "whole number",
         "policy: {Active: static-plus, ReservedResources: {CPU: 1}, static-plus: {PinCPU: true}}": "no such",
+        f"{RESERVED}logger: {{Klog: {{odd: 1}}}}": "logger.Klog.odd: cri-resmgr knows no such key",
+        f"{RESERVED}rdt: {{Options: {{mode: Disabled}}}}": "rdt.Options.mode: cri-resmgr knows no such key",
+        f"{RESERVED}  balloons: {{balloontypes: [{{Name: a}}]}}": "balloontypes.0.Name: cri-resmgr knows no",
+        f"{RESERVED}nosuch: {{}}": "nosuch: cri-resmgr knows no such key",
+        f"{RESERVED}  balloons: {{BalloonTypes: [{{Name: a, MaxCPUs: -1}}]}}": "maxCPUs -1",
+        f"{RESERVED}  balloons: {{BalloonTypes: [{{Name: a, AllocatorPriority: low}}]}}": "not one of 0",
+        "policy: {Active: memtier, ReservedResources: {CPU: 0}}": "does not start with 0",
+        "policy: {Active: memtier, ReservedResources: {CPU: -1}}": "-1 is neither a quantity nor",
+        "policy: {Active: memtier, ReservedResources: {CPU: 'cpuset:'}}": "is neither a quantity nor",
         f"{RESERVED}  AvailableResources: {{CPU: 8}}": "must list CPUs",
         "policy: {Active: memtier, AvailableResources: {CPU: 0-3}, ReservedResources: {CPU: 3-4}}": "has not",
         f"{RESERVED.replace('1', '4-5')}  AvailableResources: {{CPU: 0-3}}": "has not",
