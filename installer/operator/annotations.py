@@ -16,7 +16,7 @@ from installer.errors import InvalidInputError
 from installer.inputs.yaml_document import parse_document
 from installer.operator.api import ApiError, KubeApi, Resource
 from installer.operator.kube_objects import items_at, mapping_at, text_at
-from installer.operator.nri_table import Grade, find_row, load_table
+from installer.operator.nri_table import Grade, Row, find_row, load_table
 from installer.operator.translate import Entry
 
 _OLD = "cri-resource-manager.intel.com"
@@ -112,24 +112,30 @@ def translate_annotations(
         if _OLD in key or key == _WEBHOOKS:
             row, places = find_row(rows, tuple(key.split("/")), value)
             grade, into, note = row.grade, {"/".join(place): str(value) for place in places}, row.note
-            if places and places[0][-1] == "each":
-                grade, into, note = _expand(places[0][0], str(value), containers)
+            newer = f"{key.removeprefix(f'{_OLD}/')}.{_OLD}"
+            if places and old.keys() & {newer, f"{newer}/pod"}:
+                grade, into, note = Grade.IDLE, {}, f"cri-resmgr reads {newer} first"
+            elif places and places[0][-1] == "each":
+                grade, into, note = _expand(places[0][0], str(value), containers, row)
             new |= into
             report.append(Entry(title, (key,), grade, tuple(into), note))
     return new, tuple(report)
 
 
-def _expand(target: str, value: str, containers: Sequence[str]) -> tuple[Grade, dict[str, str], str]:
+def _expand(
+    target: str, value: str, containers: Sequence[str], row: Row
+) -> tuple[Grade, dict[str, str], str]:
     """Translate the form whose value is a YAML mapping of containers, or one value for all of them."""
     try:
         data = parse_document(value.encode("utf-8", "replace"), "value").data
+        if not isinstance(data, dict):
+            return row.grade, {f"{target}/pod": value}, row.note
+        found = {f"{target}/container.{each}": row.convert(text) for each, text in data.items()}
     except InvalidInputError as error:
         return Grade.LOST, {}, f"is not YAML, and had no effect: {error.message}"
-    if not isinstance(data, dict):
-        return Grade.EXACT, {f"{target}/pod": value}, ""
-    into = {
-        f"{target}/container.{each}": text if isinstance(text, str) else json.dumps(text)
-        for each, text in data.items()
-    }
-    absent = sorted(set(map(str, data)) - set(containers))
-    return Grade.EXACT, into, f"no container is named {', '.join(absent)}" if absent else ""
+    except ValueError as error:
+        return Grade.IDLE, {}, f"cri-resmgr ignores it: {error}"
+    absent = ", ".join(sorted(set(map(str, data)) - set(containers)))
+    notes = (f"no container is named {absent}" if absent else "", row.note)
+    into = {each: text if isinstance(text, str) else json.dumps(text) for each, text in found.items()}
+    return row.grade, into, "; ".join(filter(None, notes))

@@ -16,7 +16,7 @@ from installer.operator.nri_table import Grade
 from installer.operator.translate import Entry
 from installer.rendering import template_text
 from tests.lib.judge.answers import Answer, missing
-from tests.lib.judge.case import Case, corpus, made_up
+from tests.lib.judge.case import Case, annotated, corpus, made_up
 from tests.lib.judge.verdict import compare
 from tests.lib.throwaway import real
 
@@ -60,6 +60,8 @@ ANNOUNCED = {
     "pods no longer get the class of that name": ("rdt", "blockio"),
     "a pod no longer gets the group that has the name of its QoS class": ("rdt",),
     "all of a pod in the balloon of the first one": ("sharing", "count", "exclusive"),
+    "the plugin refuses containers where the node has no such memory": ("room",),
+    "the plugin refuses containers with other values than a duration": ("room",),
     "the runtime refuses a class that does not exist": ("class", "rdt", "blockio"),
 }
 #: A container that is elsewhere changes these of others, too.
@@ -74,6 +76,7 @@ OF_THIS_MACHINE = (
     "unreachable due to unlimited pod capacity",
 )
 CORPUS = corpus()
+ANNOTATED = annotated()
 MADE = made_up()
 #: The real programs also get some that nobody has recorded: others each day.
 TODAY = date.today().toordinal() * len(MADE)
@@ -120,6 +123,12 @@ def check(case: Case) -> None:
 @pytest.mark.parametrize("name", CORPUS)
 def test_a_configuration_means_the_same(name: str) -> None:
     for case in CORPUS[name]:
+        check(case)
+
+
+@pytest.mark.parametrize("name", ANNOTATED)
+def test_annotations_mean_the_same(name: str) -> None:
+    for case in ANNOTATED[name]:
         check(case)
 
 

@@ -33,7 +33,7 @@ from tests.lib.judge.answers import Answer, Placed
 from tests.lib.judge.machines import MACHINES
 from tests.lib.judge.made import COUNT, made
 from tests.lib.judge.plugin import ask_plugin
-from tests.lib.judge.pods import POD_LISTS, Pod
+from tests.lib.judge.pods import ANNOTATED, POD_LISTS, Pod
 from tests.lib.judge.proxy import ask_proxy
 from tests.lib.throwaway import real
 
@@ -63,7 +63,7 @@ class Case:
     @property
     def asked(self) -> Sequence[Pod]:
         """The pods as cri-resmgr gets them."""
-        return POD_LISTS[self.pods]
+        return (POD_LISTS | ANNOTATED)[self.pods]
 
     def pods_of_plugin(self) -> tuple[list[Pod], dict[str, tuple[Entry, ...]]]:
         """The same with the plugin's annotations, and by NAMESPACE/POD what became of the old ones."""
@@ -140,6 +140,13 @@ def corpus() -> dict[str, list[Case]]:
     return found
 
 
+def annotated() -> dict[str, list[Case]]:
+    """By the name of the list of pods: with the policy that reads their annotations."""
+    texts: dict[str, str] = yamltext.load((_CASES / "corpus.yaml").read_text())
+    machines = ("one", "isolated")
+    return {name: [Case(texts["topology-aware"], each, name) for each in machines] for name in ANNOTATED}
+
+
 def made_up(first: int = 0) -> list[Case]:
     """As many as a run has, from this number on. The first ones are recorded."""
     return [Case(*made(number)) for number in range(first, first + COUNT)]
@@ -199,7 +206,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     real.add_options(parser.add_argument, ("cri-resmgr", "nri-plugin"))
     real.take_arguments(parser, parser.parse_args())
-    cases = [case for each in corpus().values() for case in each] + made_up()
+    cases = [case for each in (corpus() | annotated()).values() for case in each] + made_up()
     lines = list(_record(cases))
     _RECORDED.write_text("".join(f"{line}\n" for line in lines))
 

@@ -6,6 +6,8 @@ import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+import yaml
+
 from tests.lib.judge.machines import MEMORY
 
 OLD = "cri-resource-manager.intel.com"
@@ -67,6 +69,17 @@ class Pod:
 def shares(container: Container) -> int:
     """Of its request, as kubelet converts it."""
     return max(2, (container.request or container.limit) * 1024 // 1000)
+
+
+def prefers_sharing(pod: Pod, container: Container) -> bool:
+    """Whether cri-resmgr lets the container share CPUs because of an annotation: its older form counts only
+    without any of the newer one."""
+    newer = f"prefer-shared-cpus.{OLD}"
+    for key in (f"{newer}/container.{container.name}", f"{newer}/pod", newer):
+        if key in pod.annotations:
+            return pod.annotations[key].lower() in ("1", "t", "true")
+    older = yaml.safe_load(pod.annotations.get(f"{OLD}/prefer-shared-cpus", "false"))
+    return older is True or (isinstance(older, dict) and older.get(container.name) is True)
 
 
 def sure(name: str, cpu: int, count: int = 1, namespace: str = "default", **annotations: str) -> Pod:
@@ -135,6 +148,44 @@ _LISTS: Mapping[str, tuple[Pod, ...]] = {
         bursts("s", 100, namespace="kube-system", balloon__balloons="fast", pool__podpools="fast"),
     ),
 }
+
+_SHARED, _ISOLATED = "prefer-shared-cpus", "prefer-isolated-cpus"
+_FORMS: Mapping[str, Mapping[str, str]] = {
+    "a mapping, and for the pod": {f"{OLD}/{_SHARED}": "c0: true", f"{_SHARED}.{OLD}/pod": "false"},
+    "a mapping, and without a scope": {f"{OLD}/{_SHARED}": "c0: true", f"{_SHARED}.{OLD}": "false"},
+    "for all, and for a container": {f"{OLD}/{_SHARED}": "true", f"{_SHARED}.{OLD}/container.c0": "false"},
+    "for all, and without a scope": {f"{OLD}/{_SHARED}": "true", f"{_SHARED}.{OLD}": "false"},
+    "a mapping": {f"{OLD}/{_SHARED}": "c0: yes"},
+    "for the pod and a container": {f"{_SHARED}.{OLD}/pod": "1", f"{_SHARED}.{OLD}/container.c0": "false"},
+    "neither true nor false": {f"{_SHARED}.{OLD}/pod": "yes"},
+    "a number": {f"{OLD}/{_SHARED}": "1"},
+    "isolated, a mapping": {f"{OLD}/{_ISOLATED}": "c0: true"},
+    "isolated, a mapping of texts": {f"{OLD}/{_ISOLATED}": "c0: 'true'"},
+    "isolated, for all": {f"{OLD}/{_ISOLATED}": "true"},
+    "isolated, a number": {f"{OLD}/{_ISOLATED}": "1"},
+    "reserved, but for one": {
+        f"prefer-reserved-cpus.{OLD}/pod": "true",
+        f"prefer-reserved-cpus.{OLD}/container.c1": "false",
+    },
+    "affinity": {f"{OLD}/affinity": "c1: [c0]", f"{OLD}/anti-affinity": "c0: [c1]"},
+    "no hints": {f"topologyhints.{OLD}/pod": "false"},
+    "memory in capitals": {f"memory-type.{OLD}/pod": "DRAM"},
+    "memory that is not there": {f"memory-type.{OLD}/pod": "hbm"},
+    "a cold start": {f"{OLD}/cold-start": "c0: {duration: 60s}", f"{OLD}/memory-type": "c0: dram,pmem"},
+    "a cold start of two hours": {f"cold-start.{OLD}/pod": "duration: 2h"},
+    "a cold start without a duration": {f"cold-start.{OLD}/container.c0": "60s"},
+    "a misspelt class": {f"rdt-class.{OLD}/container.c0": "gold"},
+}
+ANNOTATED = {
+    name: (
+        modest("probe", namespace="kube-system"),
+        Pod("g", sure("", 2000, 2).containers, annotations=annotations),
+        Pod("b", bursts("", 500, 2).containers, annotations=annotations),
+        modest("e"),
+    )
+    for name, annotations in _FORMS.items()
+}
+"""The forms that an annotation can have, and what people have written; by name."""
 
 POD_LISTS = {name: (modest("probe", namespace="kube-system"), *pods) for name, pods in _LISTS.items()}
 """By name; the first pod of each has the CPUs that are reserved."""

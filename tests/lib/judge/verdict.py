@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from installer.model.containers import parse_list
 from tests.lib.judge.answers import Answer, Placed
-from tests.lib.judge.pods import Pod
+from tests.lib.judge.pods import Pod, prefers_sharing
 
 #: The probe of each list of pods: it has the CPUs that are reserved.
 RESERVED = "kube-system/probe/c0"
@@ -54,7 +54,7 @@ class _Comparison:
             f"{pod.namespace}/{pod.name}/{each.name}"
             for pod in pods
             for each in pod.containers
-            if pod.qos == "Guaranteed" and each.limit % 1000 == 0 and not _prefers_sharing(pod)
+            if pod.qos == "Guaranteed" and each.limit % 1000 == 0 and not prefers_sharing(pod, each)
         }
 
     def differences(self) -> Iterator[Difference]:
@@ -97,10 +97,6 @@ class _Comparison:
     def _alone(self, key: str, placed: Mapping[str, Placed]) -> frozenset[int]:
         """The CPUs that no other container has, of those that neither program refuses."""
         return _cpus(placed[key]).difference(*(_cpus(placed[other]) for other in self._both - {key}))
-
-
-def _prefers_sharing(pod: Pod) -> bool:
-    return any("prefer-shared-cpus" in key for key in pod.annotations)
 
 
 def _cpus_of(key: str, placed: Mapping[str, Placed]) -> frozenset[int]:

@@ -71,13 +71,17 @@ def named(name: str, **more: Any) -> Object:
         (f"memory-type.{OLD}/pod", "dram", {f"memory-type.{NEW}/pod": "dram"}),
         (f"balloon.balloons.{OLD}", "gold", {f"balloon.balloons.{NEW}": "gold"}),
         (
-            f"{OLD}/memory-type",
-            "web: dram\nlog: pmem\n",
-            {f"memory-type.{NEW}/container.web": "dram", f"memory-type.{NEW}/container.log": "pmem"},
+            f"{OLD}/prefer-shared-cpus",
+            "web: true\nlog: no\n",
+            {
+                f"prefer-shared-cpus.{NEW}/container.web": "true",
+                f"prefer-shared-cpus.{NEW}/container.log": "false",
+            },
         ),
+        (f"{OLD}/prefer-isolated-cpus", "true", {f"prefer-isolated-cpus.{NEW}/pod": "true"}),
+        (f"{OLD}/prefer-isolated-cpus", "web: false", {f"prefer-isolated-cpus.{NEW}/container.web": "false"}),
+        (f"{OLD}/memory-type", "web: dram", {f"memory-type.{NEW}/container.web": "dram"}),
         (f"{OLD}/affinity", "web: [log]", {f"{NEW}/affinity": "web: [log]"}),
-        (f"{OLD}/memory-type", "web: 2020-01-01", {f"memory-type.{NEW}/container.web": "2020-01-01"}),
-        (f"{OLD}/memory-type", "web: {at: 22:00}", {f"memory-type.{NEW}/container.web": '{"at": "22:00"}'}),
     ],
 )
 def test_an_annotation_that_a_plugin_reads_becomes_its_form(
@@ -86,6 +90,56 @@ def test_an_annotation_that_a_plugin_reads_becomes_its_form(
     found, (entry,) = translate_annotations({old: value, "other.io/x": "y"}, ["web", "log"], "it")
     assert found == new
     assert (entry.grade, entry.path, set(entry.to)) == (Grade.EXACT, (old,), set(new))
+
+
+@pytest.mark.parametrize(
+    ("old", "value", "new"),
+    [
+        (
+            f"{OLD}/memory-type",
+            "web: pmem\nlog: dram\n",
+            {f"memory-type.{NEW}/container.web": "pmem", f"memory-type.{NEW}/container.log": "dram"},
+        ),
+        (f"memory-type.{OLD}/pod", "hbm", {f"memory-type.{NEW}/pod": "hbm"}),
+        (f"{OLD}/memory-type", "dram,pmem", {f"memory-type.{NEW}/pod": "dram,pmem"}),
+        (f"{OLD}/memory-type", "web: 2020-01-01", {f"memory-type.{NEW}/container.web": "2020-01-01"}),
+        (
+            f"{OLD}/cold-start",
+            "web: {duration: 22:00}",
+            {f"cold-start.{NEW}/container.web": '{"duration": "22:00"}'},
+        ),
+    ],
+)
+def test_what_a_plugin_may_refuse_is_said(old: str, value: str, new: dict[str, str]) -> None:
+    found, (entry,) = translate_annotations({old: value}, ["web", "log"], "it")
+    assert (found, entry.grade) == (new, Grade.APPROXIMATE)
+    assert "the plugin refuses containers" in entry.note
+
+
+@pytest.mark.parametrize("newer", ["", "/pod", "/container.web"])
+@pytest.mark.parametrize("value", ["true", "web: true"])
+def test_the_older_form_counts_only_where_no_newer_one_does(newer: str, value: str) -> None:
+    old = {f"{OLD}/prefer-shared-cpus": value, f"prefer-shared-cpus.{OLD}{newer}": "false"}
+    found, (older, _) = translate_annotations(old, ["web", "log"], "it")
+    kept = newer.startswith("/container")
+    assert found.pop(f"prefer-shared-cpus.{NEW}{newer}") == "false"
+    assert found == ({f"prefer-shared-cpus.{NEW}/pod": "true"} if kept and value == "true" else {})
+    assert older.grade is (Grade.EXACT if kept else Grade.IDLE)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("prefer-shared-cpus", "1"),
+        ("prefer-shared-cpus", "TRUE"),
+        ("prefer-isolated-cpus", "yes"),
+        ("prefer-isolated-cpus", "web: 'true'"),
+        ("prefer-isolated-cpus", "web: 1"),
+    ],
+)
+def test_a_value_that_cri_resmgr_ignores_does_not_begin_to_work(key: str, value: str) -> None:
+    found, (entry,) = translate_annotations({f"{OLD}/{key}": value}, ["web"], "it")
+    assert (found, entry.grade) == ({}, Grade.IDLE)
 
 
 @pytest.mark.parametrize(
@@ -107,6 +161,8 @@ def test_an_annotation_that_no_plugin_reads_is_reported_as_lost(old: str, value:
 def test_a_name_that_no_container_has_is_said() -> None:
     _, (entry,) = translate_annotations({f"{OLD}/memory-type": "db: dram"}, ["web"], "it")
     assert entry.note == "no container is named db"
+    _, (entry,) = translate_annotations({f"{OLD}/memory-type": "db: pmem"}, ["web"], "it")
+    assert entry.note.startswith("no container is named db; the plugin refuses containers")
 
 
 def test_workloads_are_patched_in_their_templates_and_owned_objects_follow_them() -> None:
