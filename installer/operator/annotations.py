@@ -10,6 +10,7 @@ import json
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 from installer.errors import InvalidInputError
@@ -37,26 +38,32 @@ class Workload:
 
 def find_workloads(api: KubeApi) -> Iterator[Workload]:
     """Yield those of all namespaces that have an annotation of cri-resmgr. An object follows its owner if we
-    read the owner's kind; all other owners are named once, because only they can have the new annotations.
-    Raises ApiError."""
-    known, named = {tuple(each.split("/")[::2]) for each in load_table()["workloads"]}, set[str]()
+    read the owner's kind, but for annotations that the owner's template lacks. All other owners are named,
+    once for each way in which their pods differ, because only they can have the new ones. Raises ApiError."""
+    known = {tuple(each.split("/")[::2]) for each in load_table()["workloads"]}
+    templates, named = dict[tuple[str, ...], Mapping[str, Any]](), set[tuple[object, ...]]()
     for resource, path in load_table()["workloads"].items():
         kind = Resource(*resource.split("/"))
         for each in api.list_objects(kind):
             namespace, name = (text_at(each, "metadata", key) for key in ("namespace", "name"))
             template, owner = mapping_at(each, *path), _owner_of(each)
             old = mapping_at(template, "metadata", "annotations")
-            if _kind_of(owner) in known:
+            if path:  # a pod makes none
+                templates[kind.group, kind.plural, namespace, name] = old
+            above = templates.get((*_kind_of(owner), namespace, str(owner.get("name"))))
+            if above is None and _kind_of(owner) in known:
                 continue
             here = f"{namespace}/{kind.plural}/{name}"
             title = f"{namespace}/{owner['kind']}/{owner.get('name')}" if owner else here
-            containers = [text_at(one, "name") for one in items_at(template, "spec", "containers")]
-            new, report = translate_annotations(old, containers, title)
-            if report and title not in named:
-                named.add(title)
+            lists = (items_at(template, "spec", key) for key in ("initContainers", "containers"))
+            own = {key: value for key, value in old.items() if key not in (above or ())}
+            new, report = translate_annotations(own, [text_at(one, "name") for one in chain(*lists)], title)
+            difference = (title, json.dumps(new), new.keys() <= old.keys())
+            if report and difference not in named and (new or above is None):
+                named.add(difference)
                 patch = _build_patch(namespace, kind.plural, name, path, new)
                 if owner and new:
-                    patch = _describe_owner(here, owner, new)
+                    patch = _describe_owner(here, owner, new, above is not None)
                 yield Workload(title, report, new, patch, new.keys() <= old.keys())
 
 
@@ -71,14 +78,15 @@ def _kind_of(owner: Mapping[str, Any]) -> tuple[str, str]:
     return str(owner.get("apiVersion", "")).rpartition("/")[0], f"{str(owner.get('kind', '')).lower()}s"
 
 
-def _describe_owner(what: str, owner: Mapping[str, Any], new: Mapping[str, str]) -> str:
-    """Say where the annotations go. The API server has a static pod's mirror: its Node is the owner."""
+def _describe_owner(what: str, owner: Mapping[str, Any], new: Mapping[str, str], added: bool) -> str:
+    """Say where the annotations go. The API server has a static pod's mirror: its Node is the owner.
+    `added`: the owner's template lacks the old ones."""
+    name, text = owner.get("name"), json.dumps(new)
     if owner["kind"] == "Node":
-        return (
-            f"# {what}: a static pod: write into its manifest on node {owner.get('name')} {json.dumps(new)}"
-        )
-    made = f"{owner['kind']} {owner.get('name')} ({owner.get('apiVersion')})"
-    return f"# {what}: made by {made}: write into that one's template of pods {json.dumps(new)}"
+        return f"# {what}: a static pod: write into its manifest on node {name} {text}"
+    made = f"# {what}: made by {owner['kind']} {name} ({owner.get('apiVersion')})"
+    where = "whose template lacks the old ones: whatever adds those, such as a webhook, must add"
+    return f"{made}, {where} {text}" if added else f"{made}: write into that one's template of pods {text}"
 
 
 def find_unready(api: KubeApi) -> tuple[str, ...]:
@@ -122,20 +130,18 @@ def translate_annotations(
     return new, tuple(report)
 
 
-def _expand(
-    target: str, value: str, containers: Sequence[str], row: Row
-) -> tuple[Grade, dict[str, str], str]:
+def _expand(target: str, text: str, containers: Sequence[str], row: Row) -> tuple[Grade, dict[str, str], str]:
     """Translate the form whose value is a YAML mapping of containers, or one value for all of them."""
     try:
-        data = parse_document(value.encode("utf-8", "replace"), "value").data
+        data = parse_document(text.encode("utf-8", "replace"), "value").data
         if not isinstance(data, dict):
-            return row.grade, {f"{target}/pod": value}, row.note
-        found = {f"{target}/container.{each}": row.convert(text) for each, text in data.items()}
+            return row.grade, {f"{target}/pod": text}, row.note
+        found = {f"{target}/container.{each}": row.convert(value) for each, value in data.items()}
     except InvalidInputError as error:
         return Grade.LOST, {}, f"is not YAML, and had no effect: {error.message}"
     except ValueError as error:
         return Grade.IDLE, {}, f"cri-resmgr ignores it: {error}"
     absent = ", ".join(sorted(set(map(str, data)) - set(containers)))
     notes = (f"no container is named {absent}" if absent else "", row.note)
-    into = {each: text if isinstance(text, str) else json.dumps(text) for each, text in found.items()}
+    into = {each: value if isinstance(value, str) else json.dumps(value) for each, value in found.items()}
     return row.grade, into, "; ".join(filter(None, notes))

@@ -4,7 +4,7 @@ their place in the list; for the plugin the list decides, and what is not in it 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from installer.model.containers import parse_list
@@ -13,9 +13,7 @@ from installer.operator.nri_table import load_table
 _RESERVED, _DEFAULT = "reserved", "default"
 
 
-def complete_types(
-    active: str, spec: dict[str, Any], packed: Collection[str]
-) -> tuple[dict[str, int], list[str]]:
+def complete_types(active: str, spec: dict[str, Any], packed: set[str]) -> tuple[dict[str, int], list[str]]:
     """Make a list of `balloonTypes`, which has them by their number in the configuration, with the built-in
     ones in their places. Return the place of each number, and what cri-resmgr refuses. There may be one pool
     of those that are `packed`."""

@@ -15,8 +15,8 @@ from installer.inputs.yaml_document import parse_document
 from installer.manifests.provider import load_provider_configs
 from installer.manifests.text import dump
 from installer.manifests.values import STATIC_CONFIGS, is_config_key
-from installer.operator.api import CONFIG_MAPS, KubeApi
-from installer.operator.homes import SYSTEM, find_homes
+from installer.operator.api import CONFIG_MAPS, DAEMON_SETS, KubeApi
+from installer.operator.homes import AGENT, SYSTEM, find_homes
 from installer.operator.inventory import find_installations
 from installer.operator.kube_objects import items_at, mapping_at, text_at
 
@@ -62,9 +62,8 @@ def read_cluster(api: KubeApi) -> tuple[dict[str, str], dict[str, str]]:
         if texts.setdefault(key, text) != text:
             faults.append(f"{key}: {places[key]} and {place} differ: translate each with --configs")
         places.setdefault(key, place)
-    return _checked(
-        texts, faults, "no ConfigMap that this cluster uses has cri-resmgr's configuration"
-    ), places
+    empty = "no ConfigMap that this cluster uses has cri-resmgr's configuration"
+    return _checked(texts, faults, empty), places
 
 
 def _of_daemon_sets(api: KubeApi) -> Iterator[tuple[str, str, str]]:
@@ -78,8 +77,10 @@ def _of_daemon_sets(api: KubeApi) -> Iterator[tuple[str, str, str]]:
 
 
 def _of_agents(api: KubeApi) -> Iterator[tuple[str, str, str]]:
-    """The agent's ConfigMaps have one key for each section."""
-    for namespace in sorted({home.configs for home in find_homes(api).values()} - {""}) or [SYSTEM]:
+    """The agent's ConfigMaps have one key for each section. An installation without an agent reads none."""
+    homes = find_homes(api).values()
+    old = [SYSTEM] if not homes or api.find(DAEMON_SETS, SYSTEM, AGENT) else []
+    for namespace in sorted({home.configs for home in homes} - {""}) or old:
         for each in api.list_objects(CONFIG_MAPS, namespace=namespace):
             name = text_at(each, "metadata", "name")
             key = name.removeprefix(_AGENTS)

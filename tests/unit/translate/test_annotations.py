@@ -221,6 +221,65 @@ def test_an_owner_that_we_do_not_read_is_named_once_with_what_to_write_there() -
     assert find_unready(cluster) == tuple(found)
 
 
+def test_an_owner_whose_pods_differ_is_named_for_each_of_them() -> None:
+    workers = {**ROLLOUT, "kind": "LeaderWorkerSet"}
+    cluster = Cluster(
+        statefulsets=[
+            owned("leader", workers, spec={"template": template(**{f"memory-type.{OLD}__pod": "dram"})}),
+            owned(
+                "worker", workers, spec={"template": template(**{f"prefer-shared-cpus.{OLD}__pod": "true"})}
+            ),
+        ]
+    )
+    leader, worker = find_workloads(cluster)
+    assert leader.name == worker.name == "team/LeaderWorkerSet/web"
+    assert [*leader.annotations, *worker.annotations] == [
+        f"memory-type.{NEW}/pod",
+        f"prefer-shared-cpus.{NEW}/pod",
+    ]
+
+
+def test_one_ready_pod_of_an_owner_does_not_hide_another() -> None:
+    old, new = f"memory-type.{OLD}__pod", f"memory-type.{NEW}__pod"
+    both = [template(**{old: "dram", new: "dram"}), template(**{old: "dram"})]
+    sets = [owned(f"web-{number}", ROLLOUT, spec={"template": each}) for number, each in enumerate(both)]
+    assert find_unready(Cluster(replicasets=sets)) == ("team/Rollout/web",)
+
+
+def pod_of(owner: str, **annotations: str) -> Object:
+    found = owned("web-x", {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": owner, "controller": True})
+    found["metadata"]["annotations"] = template(**annotations)["metadata"]["annotations"]
+    return found
+
+
+def test_annotations_that_something_adds_to_the_pods_of_a_template_are_named() -> None:
+    kept, added = f"memory-type.{OLD}__pod", f"prefer-shared-cpus.{OLD}__pod"
+    plain = named("web-1", spec={"template": template(**{kept: "dram"})})
+    pod = pod_of("web-1", **{kept: "dram", added: "true"})
+    _, found = find_workloads(Cluster(replicasets=[plain], pods=[pod]))
+    assert (found.name, found.ready) == ("team/ReplicaSet/web-1", False)
+    assert found.patch == (
+        "# team/pods/web-x: made by ReplicaSet web-1 (apps/v1), whose template lacks the old ones: "
+        f'whatever adds those, such as a webhook, must add {{"prefer-shared-cpus.{NEW}/pod": "true"}}'
+    )
+    pod["metadata"]["annotations"][f"prefer-shared-cpus.{NEW}/pod"] = "true"
+    assert [each.ready for each in find_workloads(Cluster(replicasets=[plain], pods=[pod]))] == [False, True]
+
+
+def test_what_the_webhook_of_cri_resmgr_adds_is_not_named_for_each_owner() -> None:
+    plain = named("web-1", spec={"template": template()})
+    assert not [*find_workloads(Cluster(replicasets=[plain], pods=[pod_of("web-1", intel_com="x")]))]
+    pod = pod_of("web-1", **{"intel.com__resources": "{}"})
+    assert not [*find_workloads(Cluster(replicasets=[plain], pods=[pod]))]
+
+
+def test_an_init_container_is_a_container() -> None:
+    old = template(**{f"{OLD}__memory-type": "setup: dram"})
+    old["spec"]["initContainers"] = [{"name": "setup"}]
+    (found,) = find_workloads(Cluster(deployments=[named("web", spec={"template": old})]))
+    assert (found.report[0].note, found.annotations) == ("", {f"memory-type.{NEW}/container.setup": "dram"})
+
+
 def test_a_static_pod_is_named_with_its_node() -> None:
     pod = owned("etcd-n1", {"apiVersion": "v1", "kind": "Node", "name": "n1", "controller": True})
     pod["metadata"]["annotations"] = template(**{f"memory-type.{OLD}__pod": "dram"})["metadata"][
@@ -341,6 +400,21 @@ def test_without_an_installation_of_ours_the_agents_own_namespace_counts() -> No
         for each in ("team", "kube-system")
     ]
     assert read_cluster(Cluster(configmaps=named))[1] == {"default": "kube-system/cri-resmgr-config.default"}
+
+
+@pytest.mark.parametrize("agent", [False, True])
+def test_what_an_earlier_agent_has_left_counts_only_where_an_agent_reads_it(agent: bool) -> None:
+    installed = ours("cri", "configs-1")
+    older = {"metadata": {"name": "cri-resmgr-agent", "namespace": "kube-system"}}
+    cluster = Cluster(
+        daemonsets=[installed["daemonsets"], *([older] if agent else [])],
+        clusterrolebindings=[installed["clusterrolebindings"]],
+        configmaps=[
+            config_map("cri", "configs-1", **{"fallback.cfg": FALLBACK % "none"}),
+            config_map("kube-system", "cri-resmgr-config.default", policy="Active: static\n"),
+        ],
+    )
+    assert [*read_cluster(cluster)[0]] == (["fallback", "default"] if agent else ["fallback"])
 
 
 def test_two_installations_that_differ_are_named_and_not_chosen_from() -> None:
