@@ -15,74 +15,15 @@ import struct
 import time
 from collections.abc import Iterator
 from contextlib import suppress
-from functools import cache
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlsplit
 
-from installer.errors import UnservableHostError, is_shortage, remedy_for
+from installer.errors import UnservableHostError, is_shortage
 from installer.host.chase import opened
+from installer.host.namespaces import host_socket
 from installer.host.unit_processes import others_of_unit
 from installer.model.host import Health
 from installer.model.limits import ANSWER_SECONDS
-
-# Sockets in the host's network namespace, for a container with its own.
-#
-# A socket stays in the namespace where it was created. So the calling thread enters the host's only for that,
-# and is back in its own before it connects. Needs CAP_SYS_ADMIN if the namespaces differ.
-
-_CLONE_NEWNET = 0x40000000  # linux/sched.h
-
-
-def host_socket(root: Path, family: socket.AddressFamily) -> socket.socket:
-    """A TCP socket in the network namespace of the host's first process.
-
-    Raises UnservableHostError if entering it is not permitted.
-    """
-    ours = "/proc/thread-self/ns/net"
-    try:
-        with opened(root, "/proc/1/ns", follow=True) as (place, _status):
-            theirs = f"{place}/net"  # leads to the namespace, not to a path
-            if os.stat(theirs).st_ino == os.stat(ours).st_ino:
-                return socket.socket(family, socket.SOCK_STREAM)
-            there = os.open(theirs, os.O_RDONLY | os.O_CLOEXEC)
-        back = os.open(ours, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            _enter(there)
-            try:
-                return socket.socket(family, socket.SOCK_STREAM)
-            finally:
-                _enter(back)
-        finally:
-            os.close(back)
-            os.close(there)
-    except OSError as error:
-        raise UnservableHostError(
-            f"cannot enter the host's network namespace ({root}/proc/1/ns/net): {error}",
-            remedy_for(error)
-            or "run as root in a privileged container with the host's /proc, or with hostNetwork: true",
-        ) from error
-
-
-def _enter(descriptor: int) -> None:
-    """setns(2) of the calling thread. The os module has it only since Python 3.12."""
-    if hasattr(os, "setns"):
-        os.setns(descriptor, _CLONE_NEWNET)
-        return
-    import ctypes
-
-    if _libc().setns(descriptor, _CLONE_NEWNET) != 0:
-        number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number))
-
-
-@cache
-def _libc() -> Any:
-    """Loaded once: each load leaves a class behind, in a reference cycle."""
-    import ctypes
-
-    return ctypes.CDLL(None, use_errno=True)
-
 
 _LISTEN = "0A"  # TCP_LISTEN of the kernel
 

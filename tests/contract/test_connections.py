@@ -1,0 +1,133 @@
+"""A process's connections to unix sockets, as the kernel of this machine has them."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from installer.host.connections import HostConnections
+from installer.host.namespaces import pid_here
+from tests.lib.rules import rule
+from tests.lib.throwaway.host import ThrowawayHost
+
+# Connects to each path, says so, and connects anew whenever a connection ends.
+_CLIENT = """
+import select, socket, sys
+def dial(path):
+    end = socket.socket(socket.AF_UNIX)
+    end.connect(path)
+    return end
+ends = {dial(path): path for path in sys.argv[1:]}
+print("connected", flush=True)
+while True:
+    for end in select.select(list(ends), [], [])[0]:
+        if not end.recv(1):
+            path = ends.pop(end)
+            end.close()
+            ends[dial(path)] = path
+"""
+
+
+class Client:
+    """A process that keeps connections to sockets."""
+
+    def __init__(self, *paths: Path) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", _CLIENT, *map(str, paths)], stdout=subprocess.PIPE
+        )
+        assert self.process.stdout
+        assert self.process.stdout.readline() == b"connected\n"
+        self.pid = self.process.pid
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.communicate()
+
+
+@pytest.fixture
+def connections() -> HostConnections:
+    return HostConnections(Path("/"))
+
+
+def listening(path: Path) -> socket.socket:
+    server = socket.socket(socket.AF_UNIX)
+    server.bind(str(path))
+    server.listen()
+    server.settimeout(10)
+    return server
+
+
+@pytest.fixture
+def servers(tmp_path: Path) -> Iterator[tuple[socket.socket, socket.socket]]:
+    with closing(listening(tmp_path / "one.sock")) as one, closing(listening(tmp_path / "two.sock")) as two:
+        yield one, two
+
+
+def soon(holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 10
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+@rule("R4")
+def test_a_process_is_moved_from_one_socket_to_another_by_a_link(
+    connections: HostConnections, servers: tuple[socket.socket, socket.socket], tmp_path: Path
+) -> None:
+    one, two = (server.getsockname() for server in servers)
+    link, other = tmp_path / "link", tmp_path / "new"
+    link.symlink_to(one)
+    with closing(Client(link, tmp_path / "two.sock")) as client:
+        kept, stays = servers[0].accept()[0], servers[1].accept()[0]
+        assert sorted(connections.peers(client.pid)) == [one, two]
+        assert connections.may_cut(client.pid)
+        assert connections.cut(client.pid, str(tmp_path / "three.sock")) == 0
+        other.symlink_to(two)
+        other.rename(link)
+        assert connections.peers(client.pid) == connections.peers(client.pid)
+        assert connections.cut(client.pid, one) == 1
+        assert kept.recv(1) == b""  # the other end sees it as well
+        moved = servers[1].accept()[0]
+        soon(lambda: connections.peers(client.pid) == (two, two))
+        assert connections.cut(client.pid, one) == 0
+        for end in (kept, stays, moved):
+            end.close()
+
+
+@rule("R4")
+def test_a_connection_that_nobody_has_accepted_is_ended_as_well(
+    connections: HostConnections, servers: tuple[socket.socket, socket.socket], tmp_path: Path
+) -> None:
+    """The listener is frozen."""
+    with closing(Client(tmp_path / "one.sock")) as client:
+        assert connections.peers(client.pid) == ()
+        assert connections.cut(client.pid, str(tmp_path / "one.sock")) == 1
+        first, again = servers[0].accept()[0], servers[0].accept()[0]
+        assert first.recv(1) == b""
+        soon(lambda: connections.peers(client.pid) == (str(tmp_path / "one.sock"),))
+        first.close()
+        again.close()
+
+
+def test_a_process_that_has_ended(connections: HostConnections) -> None:
+    assert connections.peers(4_194_305) == ()
+    assert connections.cut(4_194_305, "/run/x.sock") == 0
+    assert not connections.may_cut(4_194_305)
+
+
+def test_a_host_in_namespaces_of_its_own(throwaway: ThrowawayHost) -> None:
+    """Its processes have other numbers there, and its sockets another table."""
+    pid = int(throwaway.show("dbus.service", "MainPID"))
+    assert pid_here(throwaway.root, pid) not in (0, pid)
+    assert pid_here(Path("/"), os.getpid()) == os.getpid()
+    manager = HostConnections(throwaway.root)
+    assert any("systemd" in peer or "journal" in peer for peer in manager.peers(pid))
+    assert manager.may_cut(pid)
