@@ -29,7 +29,7 @@ class Configuration:
     mode: Mode = Mode.INSTALL
     kubelet_unit: str = "kubelet.service"
     drop_in_directory: str = AUTO
-    dead_seconds: float = 20.0
+    dead_seconds: float = 5.0
     restarts_per_hour: int = 3
     remove_on_evidence: bool = False
     listen: str = ""  # host:port of the pages, or nothing

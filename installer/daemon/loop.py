@@ -40,6 +40,7 @@ from installer.errors import BusyHostError, InstallerError, InvalidInputError
 from installer.host.bus import SystemBus, require_bus
 from installer.host.clock import since_boot
 from installer.host.command import describe_exit
+from installer.host.connections import HostConnections
 from installer.host.files import RootedFiles
 from installer.host.light_call import answers_version
 from installer.host.ports import WatchedSystemd
@@ -78,7 +79,8 @@ class Daemon:
         self._said: dict[str, float] = {}
         settings = self._settings_token()
         configuration = self._read_settings()
-        self._poller = Poller(self._files, self._systemd, configuration, command.inputs, answers)
+        connections = HostConnections(command.host_root)
+        self._poller = Poller(self._files, self._systemd, connections, configuration, command.inputs, answers)
         now = time.monotonic()
         restarts = [now - age for age in self._runtime_state.ages() if age < HOUR]
         self._policy = Policy(

@@ -15,7 +15,8 @@ from typing import TextIO
 
 from installer.errors import InstallerError
 from installer.host.ports import Files
-from installer.model.paths import OUR_RUNTIME, PASS_LOG
+from installer.host.runtime_directory import make_runtime_directory
+from installer.model.paths import PASS_LOG
 
 _CHUNK = 1 << 16
 
@@ -23,7 +24,7 @@ _CHUNK = 1 << 16
 def begin_pass_log(files: Files, action: str, why: str) -> PassLogReader:
     """Begin a new log, which replaces an earlier one without disturbing its reader or writer."""
     with contextlib.suppress(InstallerError, OSError):
-        files.make_directory(OUR_RUNTIME)
+        make_runtime_directory(files)
         files.write(PASS_LOG, json.dumps({"action": action, "why": why}).encode() + b"\n", 0o600)
     return PassLogReader(files)
 

@@ -43,6 +43,8 @@ _BLIND_PATIENCE = 20.0  # seconds without systemd's bus that mean nothing: it re
 _KUBELET_PATIENCE = 10.0  # seconds that others may take to restart kubelet before a pass looks into it
 _LONG_SILENCE = 60.0  # from then on the relay is probed as seldom as one that answers
 _RESCUE_RETRY = 2.0
+_GOOD_SECONDS = 5.0  # that a relay has to answer before kubelet returns to it, if that takes no restart
+_LONGER = 4.0  # times as long, after each return within an hour
 _SETTINGS_RETRY = 10.0
 _JITTER = 0.25
 BUSY = 75
@@ -78,7 +80,7 @@ class Policy:
         self._owes_repair = False  # a rescue has stopped a repair, or found one that had to wait
         self._settings, self._settings_at = settings, 0.0  # that are known, and when others may be read
         self._rescue_at = 0.0
-        self._returned_at = -HOUR  # after a rescue, to the relay
+        self._returns: list[float] = []  # to the relay, after rescues: when, within the last hour
         self._starting_since: float | None = None
         self._blind_since: float | None = None
         self._replaced = self._was_paused = False
@@ -162,7 +164,7 @@ class Policy:
         elif action in (Action.INSTALL, Action.REMOVE):
             self._blocked, self._wants = UNBLOCKED, None
             self._owes_repair = child.is_stopping
-            self._returned_at = child.begun_at if child.decision.is_return else self._returned_at
+            self._returns += [child.begun_at] * child.decision.is_return
             passes.ended(now, outcome, before, after, removes=self.configuration.mode is Mode.REMOVE)
         elif action in (Action.RESCUE, Action.HOLD):
             passes.counts["rescues"] += action is Action.RESCUE and outcome.code == 0
@@ -182,7 +184,7 @@ class Policy:
         """Remember what the pass must not do on the host that it saw."""
         seen = child.before.everything
         if outcome.planned is not None:
-            self._returned_at = child.begun_at if child.decision.is_return else self._returned_at
+            self._returns += [child.begun_at] * child.decision.is_return
             self._wants = outcome.planned
             too_few = 0 if outcome.would_restart else -1
             self._blocked = Blocked(seen, outcome.planned, too_few)
@@ -284,29 +286,31 @@ class Policy:
         silent = self._relay.silence(now)
         untried = self._relay.is_untried(snapshot)
         chance = now >= self._rescue_at and now >= self._relay.rescue_at()
-        if self._hangs(now, snapshot) and not untried and chance:
-            # Under a person's hold the child only restarts kubelet, which the hold then takes to its base.
+        if self._hangs(now, snapshot) and (snapshot.moves or not untried) and chance:
+            # Under a person's hold the child only moves kubelet, which the hold then keeps there.
             return Decision(Action.RESCUE, f"{BY_DAEMON}the relay has been silent for {silent:.0f} s")
         stays = persons or self.configuration.mode is Mode.REMOVE  # kubelet does not return to the relay
         helps = (untried and snapshot.on_relay) if stays else (untried or not snapshot.on_relay)
+        helps = helps and not (snapshot.moves and snapshot.on_relay)  # kubelet leaves first
         if helps and self._relay.wants_restart(now, snapshot):
             is_ = self._relay.describe(snapshot)
             return Decision(Action.RESTART_PROXY, f"{is_}, and its relay has been silent for {silent:.0f} s")
         return _NOTHING
 
     def _held(self, now: float, snapshot: PollSnapshot) -> Decision:
-        if is_operators(snapshot.hold):
-            return _NOTHING  # `install` by hand ends it, or deleting the file
+        if is_operators(snapshot.hold):  # `install` by hand ends it, or deleting the file
+            leaves = snapshot.moves and snapshot.on_relay and now >= self._rescue_at
+            return Decision(Action.HOLD, snapshot.hold) if leaves else _NOTHING
         tried, is_due = self._passes.tried, now >= self._passes.retry_at
         if is_of_a_run(snapshot.hold):
             why = "an interrupted run holds kubelet"
             return self._install(now, snapshot, why) if is_due else _NOTHING
         ours = snapshot.hold.startswith(BY_DAEMON)
         good_since = self._relay.good_since
-        good = good_since is not None and now - good_since >= self._good_seconds
+        good = good_since is not None and now - good_since >= self._good_for(now, snapshot, good_since)
         # A generation that is not retried, or waits for a permit, does not keep kubelet from the good one.
         may_return = is_due or self._passes.retry_at == float("inf")
-        returns = ours and good and now - self._returned_at >= HOUR and may_return
+        returns = ours and good and may_return
         if returns and self._waits(snapshot):
             return self._install(now, snapshot, "the relay answers again", is_return=True)
         if ours and is_due and (self._owes_repair or not snapshot.proxy.loaded_digest):
@@ -318,6 +322,14 @@ class Policy:
         if returns:
             return self._install(now, snapshot, "the relay answers again", is_return=True)
         return _NOTHING
+
+    def _good_for(self, now: float, snapshot: PollSnapshot, since: float) -> float:
+        """Return the seconds from `since` on that the relay has to answer before kubelet returns: longer
+        after each return within an hour."""
+        self._returns = [at for at in self._returns if now - at < HOUR]
+        first = min(_GOOD_SECONDS, self._good_seconds) if snapshot.moves else self._good_seconds
+        last = max(0.0, self._returns[-1] - since) if self._returns else 0.0
+        return last + min(HOUR, first * _LONGER ** len(self._returns))
 
     def _install(self, now: float, snapshot: PollSnapshot, why: str, *, is_return: bool = False) -> Decision:
         """A pass, unless one has found that it would restart kubelet too often."""

@@ -22,7 +22,8 @@ from installer.daemon.watch import WatchSpec
 from installer.errors import InstallerError, UnservableHostError, is_shortage
 from installer.host.chase import components
 from installer.host.kubelet_files import configuration_files, matching
-from installer.host.ports import Files, Systemd
+from installer.host.kubelet_place import find_place
+from installer.host.ports import Connections, Files, Systemd
 from installer.model import paths
 from installer.model.fleet import FREE, Permission
 from installer.model.hold import PAUSE_FILE, read_hold
@@ -61,6 +62,7 @@ class PollSnapshot:
     proxy: UnitState = _NO_PROXY
     kubelet: UnitState = _NO_KUBELET
     on_relay: bool = False  # kubelet is
+    moves: bool = False  # it can leave the relay, and return, without a restart
     hold: str = ""  # why kubelet is held
     paused: bool = False
     superseded: bool = False  # a newer daemon has come, or another installation's acts on the host
@@ -125,6 +127,7 @@ class Poller:
         self,
         files: Files,
         systemd: Systemd,
+        connections: Connections,
         configuration: Configuration,
         inputs: Iterable[Path],
         answers: Callable[[Path, float], bool],
@@ -132,7 +135,7 @@ class Poller:
     ) -> None:
         self._is_answered, self._clock = answers, clock
         self._files = files
-        self._systemd = systemd
+        self._systemd, self._connections = systemd, connections
         self._inputs = tuple(inputs)
         self.configuration = configuration
         self._agent = AgentWatch(files)
@@ -162,7 +165,8 @@ class Poller:
             self._base = self._base_files(kubelet, detail)
         except InstallerError as error:
             blind, unservable = error.message, isinstance(error, UnservableHostError)
-        on_relay = self._process(kubelet).uses_relay
+        place = find_place(kubelet, self._process(kubelet), self._files, self._connections)
+        on_relay = place.on_relay
         self._seen = PollSnapshot(
             inputs=tuple(file_token(path) for path in self._inputs),
             files=tuple((path, self._token(path)) for path in self._watched()),
@@ -171,6 +175,7 @@ class Poller:
             kubelet=kubelet,
             answered_in=self._seen.answered_in,
             on_relay=on_relay,
+            moves=place.moves,
             hold=self._hold(),
             paused=self._is_there(PAUSE_FILE, follow=False),
             blind=blind,
@@ -183,7 +188,8 @@ class Poller:
         path may appear and a directory may be moved away; and everything among the inputs and kubelet's
         drop-ins."""
         names: dict[str, set[str]] = {}
-        for path in (*self._watched(), PAUSE_FILE, *paths.HOLDS, f"{paths.OUR_RUNTIME}/mode.json"):
+        mode = f"{paths.OUR_RUNTIME}/mode.json"
+        for path in (*self._watched(), PAUSE_FILE, *paths.HOLDS, *paths.ENDPOINT_LINKS, mode):
             for directory, name in _way(path):
                 names.setdefault(directory, set()).add(name)
         root, ours = self._files.root, Path("/")

@@ -8,8 +8,10 @@ from __future__ import annotations
 from installer.daemon.poller import PollSnapshot
 
 _UNSEEN_SHARE = 0.25  # the relay may have been silent for so long before a probe has shown it
+_UNSEEN_MOVES = 0.5  # the same where deadSeconds are few
 _RESTART_SHARE = 0.5  # of silence, until a proxy that has served is restarted
-_SLOW_SHARE = 3.0  # of a start that kubelet does not wait for: with many containers it takes its time
+_RESTARTS_SHARE = 4.0  # where kubelet can only leave by a restart, and a wrong alarm costs more
+_SLOW = 60.0  # seconds of a start that kubelet does not wait for: with many containers it takes its time
 _LONGEST_WAIT = 600.0  # between two restarts of a proxy that stays silent
 
 
@@ -27,14 +29,15 @@ class RelayHistory:
         self._restarts, self._restart_at = 0, 0.0  # by us, since the relay last answered
 
     def see(self, now: float, snapshot: PollSnapshot, dead_seconds: float) -> None:
-        self._dead_seconds = dead_seconds
+        self._dead_seconds = dead_seconds if snapshot.moves else dead_seconds * _RESTARTS_SHARE
         if snapshot.relay:
             self.good_since = now if self.good_since is None else self.good_since
             self.silent_since, self._restarts, self._restart_at = None, 0, 0.0
             self._answered_at, self._answered = now, snapshot.proxy.invocation_id
         elif self.silent_since is None:
             self.good_since, self.silent_since = None, now
-            self._dead_since = max(self._answered_at, now - dead_seconds * _UNSEEN_SHARE)
+            unseen = _UNSEEN_MOVES if snapshot.moves else _UNSEEN_SHARE
+            self._dead_since = max(self._answered_at, now - self._dead_seconds * unseen)
         if not snapshot.runtime:
             self._runtime_since = now
         if snapshot.proxy.invocation_id != self._invocation:
@@ -86,7 +89,7 @@ class RelayHistory:
         if not can_be or self.silent_since is None or now < self._restart_at:
             return False
         starts_for = now - self._invocation_since
-        slow = not (crashes or self.is_untried(snapshot)) and starts_for < self._dead_seconds * _SLOW_SHARE
+        slow = not (crashes or self.is_untried(snapshot)) and starts_for < _SLOW
         return not slow and now - self._dead_since >= self._dead_seconds * _RESTART_SHARE
 
     def rescue_at(self) -> float:

@@ -24,6 +24,7 @@ from typing import Any
 
 from installer.errors import InstallerError
 from installer.host.ports import Files
+from installer.host.runtime_directory import make_runtime_directory
 from installer.model import paths
 from installer.model.event import Emit, Event
 from installer.model.jsontext import mapping_at, parse_json
@@ -201,7 +202,7 @@ class RuntimeState:
 
     def _save(self, path: str, document: dict[str, Any]) -> None:
         try:
-            self._files.make_directory(paths.OUR_RUNTIME)
+            make_runtime_directory(self._files)
             self._files.write(path, json.dumps(document).encode() + b"\n", 0o644)
         except (InstallerError, OSError) as error:
             if path not in self._unwritten:

@@ -247,17 +247,6 @@ class SystemBus:
         manager = self.manager
         return self.call(what, lambda: getattr(manager, method)(*given, timeout=seconds))
 
-    def start_timer(self, name: str, seconds: float, description: str) -> None:
-        """Start a transient timer that starts the service of the same name once, and then is gone. Raises
-        SystemdError."""
-        properties = {
-            "Description": ("s", description),
-            "TimersMonotonic": ("a(st)", [("OnActiveSec", round(seconds * 1_000_000))]),
-            "AccuracyUSec": ("t", 100_000),
-            "RemainAfterElapse": ("b", False),
-        }
-        self.start_transient(f"systemd-run --on-active={seconds:g} --unit={name}", name, properties)
-
     def start_transient(self, what: str, name: str, properties: Mapping[str, tuple[str, Any]]) -> None:
         """Start a unit that is not on disk. `properties` are D-Bus values with their types, as in
         org.freedesktop.systemd1(5). Raises SystemdError."""

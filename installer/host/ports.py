@@ -153,6 +153,24 @@ class Files(Protocol):
         ...
 
 
+class Connections(Protocol):
+    """A process's connections to unix sockets. Both raise UnservableHostError if the kernel has no such call
+    or does not permit it."""
+
+    def peers(self, pid: int) -> tuple[str, ...]:
+        """The names that the other ends are bound to, one for each accepted connection of the process. Empty
+        if it has ended."""
+        ...
+
+    def may_cut(self, pid: int) -> bool:
+        """Whether `cut` is possible here. Never raises."""
+        ...
+
+    def cut(self, pid: int, endpoint: str) -> int:
+        """End the process's connections to the socket that is bound to this path; return how many."""
+        ...
+
+
 class Systemd(Protocol):
     """The host's system manager. Each method names its systemctl equivalent."""
 
@@ -178,16 +196,6 @@ class Systemd(Protocol):
 
     def stop(self, name: str, timeout: float) -> str:
         """`systemctl stop NAME`. Otherwise like `restart`, but a unit that does not exist is `done`."""
-        ...
-
-    def arm_start(self, name: str, seconds: float) -> None:
-        """`systemd-run --on-active=SECONDS --unit=NAME`: a transient timer of systemd starts the service
-        after this many seconds, even if this process is dead by then. A second call restarts the
-        countdown."""
-        ...
-
-    def disarm_start(self, name: str) -> None:
-        """Cancel `arm_start`, if it was called."""
         ...
 
     def related(self, name: str, kind: str) -> tuple[str, ...]:
@@ -364,6 +372,7 @@ class Host:
     files: Files
     systemd: Systemd
     processes: Processes
+    connections: Connections
     cri: Cri
     healthz: Healthz
     journal: Journal

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from installer.host.bus import require_bus
 from installer.host.clock import SystemClock
+from installer.host.connections import HostConnections
 from installer.host.cri import SocketCri
 from installer.host.files import RootedFiles
 from installer.host.healthz import HostHealthz
@@ -28,6 +29,7 @@ def build_host(root: Path) -> Host:
         files=files,
         systemd=systemd,
         processes=ProcProcesses(root),
+        connections=HostConnections(root),
         cri=SocketCri(files),
         healthz=HostHealthz(root),
         journal=HostJournal(files, systemd.kill),

@@ -22,7 +22,6 @@ _FILELESS_UNIT = "init.scope"  # it has no file to edit
 _LOADS = ("UnitsLoadStartTimestamp", "UnitsLoadTimestamp")  # at the boot and at the last reload, in µs
 _CANCEL_SECONDS = 2.0
 _UNPRINTABLE = "org.freedesktop.DBus.Error.InvalidArgs"  # a property that D-Bus cannot carry
-_UNIT_EXISTS = "org.freedesktop.systemd1.UnitExists"
 _LOST_REPLY_GRACE = 1.0  # seconds for the reply to arrive after the signal that systemd has reloaded
 
 
@@ -176,18 +175,6 @@ class BusSystemd:
         mode = "ignore-dependencies" if at_once else "replace"
         return self._job("RestartUnit", "restart", name, timeout, mode)
 
-    def arm_start(self, name: str, seconds: float) -> None:
-        timer = _timer_of(name)
-        try:
-            self._bus.start_timer(timer, seconds, f"starts {name} if the run that stopped it dies")
-        except SystemdError as error:
-            if error.name != _UNIT_EXISTS:
-                raise
-            self.restart(timer, CALL_SECONDS)  # a dead run's: restart its countdown
-
-    def disarm_start(self, name: str) -> None:
-        self.stop(_timer_of(name), CALL_SECONDS)
-
     def _job(self, method: str, verb: str, name: str, timeout: float, mode: str = "replace") -> str:
         """Queue a job and wait for its result. Cancel it when `timeout` passes."""
         bus = self._bus
@@ -279,11 +266,6 @@ class BusSystemd:
     def kill(self, name: str, signal_number: int) -> None:
         what = f"systemctl kill --kill-whom=main --signal={signal_number} {name}"
         self._bus.ask(what, "KillUnit", name, "main", signal_number)
-
-
-def _timer_of(name: str) -> str:
-    """The timer that starts a service, paired as in systemd.timer(5)."""
-    return f"{name.removesuffix('.service')}.timer"
 
 
 def _not_done(what: str, name: str, timeout: float, *, lost: bool) -> SystemdError:

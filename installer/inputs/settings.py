@@ -72,7 +72,7 @@ class ProxySettings(_Section):
     agent: Literal["enabled", "disabled"] = "enabled"
     agent_sockets: Literal["shared", "own"] = "shared"
     start_timeout_seconds: int = Field(default=20, ge=1, le=_DAY)
-    dead_seconds: int = Field(default=20, ge=1, le=_DAY)
+    dead_seconds: int = Field(default=5, ge=1, le=_DAY)
     existing_containers: Literal["adopt", "refuse"] = "adopt"
 
     @field_validator("runtime_endpoint")
@@ -87,6 +87,8 @@ class ProxySettings(_Section):
             )
         if paths.same_endpoint(endpoint, paths.RELAY_ENDPOINT):
             raise ValueError("is the proxy's own relay socket; it must be the runtime's")
+        if paths.link_of(endpoint):
+            raise ValueError("is our own link, which may lead to the relay; it must be the runtime's socket")
         if len(endpoint.removeprefix("unix://").encode()) > _SOCKET_PATH_LIMIT:
             raise ValueError(f"must have a path of at most {_SOCKET_PATH_LIMIT} bytes")
         return endpoint

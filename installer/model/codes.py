@@ -75,7 +75,6 @@ class Code(StrEnum):
     PROXY_CONFINED = "proxy-confined"
     PROXY_DROP_IN_RESETS = "proxy-drop-in-resets"
     PROXY_MASKED = "proxy-masked"
-    PROXY_TIMER = "proxy-timer"
     READ_ONLY_ROOT = "read-only-root"
     RECORD_OPEN = "record-open"
     RECORD_UNUSABLE = "record-unusable"

@@ -20,6 +20,7 @@ from installer.model.paths import (
     GUARD_VARIABLE,
     RELAY_ENDPOINT,
     UNIT_VARIABLE,
+    link_of,
     same_endpoint,
 )
 from installer.model.proxy import NO_CACHE, ProxyCache
@@ -236,12 +237,22 @@ class ProcessState:
         return bool(self.argv) and is_shell(self.argv[0])
 
     @property
-    def uses_relay(self) -> bool:
-        """Whether this kubelet process uses the relay. A shell whose child is kubelet does, if our guard has
-        composed the variable that it passes on with our flag."""
+    def _endpoint(self) -> str:
+        """The endpoint on kubelet's command line. A shell whose child is kubelet passes on the variable that
+        our guard has composed."""
         composed = self.environ.get(self.environ.get(GUARD_VARIABLE, ""), "") if self.is_shell else ""
-        endpoint = last_flag((*self.argv, *composed.split()), "--container-runtime-endpoint")
-        return endpoint is not None and same_endpoint(endpoint, RELAY_ENDPOINT)
+        return last_flag((*self.argv, *composed.split()), "--container-runtime-endpoint") or ""
+
+    @property
+    def link(self) -> str:
+        """The path of our link if it is this kubelet's endpoint, else empty."""
+        return link_of(self._endpoint)
+
+    @property
+    def names_relay(self) -> bool:
+        """Whether this kubelet was started with the relay itself as its endpoint: by another installer, or by
+        an earlier version of ours."""
+        return same_endpoint(self._endpoint, RELAY_ENDPOINT)
 
     def flag(self, name: str) -> str | None:
         """The value of the last `--name value` or `--name=value`, or None."""
@@ -285,6 +296,12 @@ class KubeletSnapshot:
     healthy: bool = False  # the unit runs, and healthz answers 200 (or no URL is set)
     foreign_healthz: bool = False  # it runs, but another process listens on the address of its healthz
     by_config: bool = False  # it uses the relay because another installer edited its configuration
+    # If its endpoint is our link:
+    target: str = ""  # where the link leads, and so its next connection; empty: nowhere
+    base: str = ""  # its base endpoint
+    # The sockets to which its connections lead; None: unknown. One always leads to the runtime: cadvisor's.
+    peers: tuple[str, ...] | None = None
+    movable: bool = True  # its connections can be ended, so that it takes up another target
 
     @property
     def unwell(self) -> bool:
@@ -296,9 +313,38 @@ class KubeletSnapshot:
         return self.unwell and self.process is not None and self.process.age > seconds
 
     @property
+    def linked(self) -> bool:
+        """Whether the running process has our link as its endpoint."""
+        return self.process is not None and self.process.link != ""
+
+    @property
+    def moves(self) -> bool:
+        """Whether it can be moved without a restart."""
+        return self.linked and self.movable and self.base != ""
+
+    @property
     def on_relay(self) -> bool:
-        """Whether the running process uses the relay."""
-        return self.process is not None and (self.process.uses_relay or self.by_config)
+        """Whether the running process uses the relay: a connection of it does, or its next one will."""
+        if self.process is None:
+            return False
+        if not self.linked:
+            return self.process.names_relay or self.by_config
+        return self._uses_relay or same_endpoint(self.target, RELAY_ENDPOINT)
+
+    def is_at(self, endpoint: str) -> bool:
+        """Whether it is linked, its next connection leads to this one of the two endpoints, and none to the
+        relay, if that is the other one."""
+        relay = same_endpoint(endpoint, RELAY_ENDPOINT)
+        return self.linked and same_endpoint(self.target, endpoint) and (relay or not self._uses_relay)
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether it is known to have no connection to the relay: it has not been moved there, or dials."""
+        return self.peers is not None and not self._uses_relay
+
+    @property
+    def _uses_relay(self) -> bool:
+        return any(same_endpoint(peer, RELAY_ENDPOINT) for peer in self.peers or ())
 
 
 @dataclass(frozen=True, slots=True)

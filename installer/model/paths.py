@@ -68,6 +68,8 @@ TEMPORARY = ".cri-resmgr-installer"
 """Suffix of temp files: `.NAME.cri-resmgr-installer` is renamed to NAME in the same directory."""
 OUR_STATE = "/var/lib/cri-resmgr-installer"
 OUR_RUNTIME = "/run/cri-resmgr-installer"
+# Kubelet's endpoint: a link to the relay's socket or to its base endpoint's.
+ENDPOINT_DIRECTORY = f"{OUR_RUNTIME}/endpoint"
 PASS_UNIT = "cri-resmgr-installer-pass.service"
 PASS_LOG = f"{OUR_RUNTIME}/pass.json"  # tells `run` what the pass in that unit has done so far
 RECORD = f"{OUR_STATE}/record.json"
@@ -114,6 +116,24 @@ def drop_in_units(found: Iterable[str]) -> list[str]:
 def drop_in_directories(setting: str) -> tuple[str, ...]:
     """Every directory that this value of `kubelet.dropInDirectory` may lead to, on any machine."""
     return (CONTROL_UNITS, USUAL_UNITS) if setting == AUTO else (setting,)
+
+
+_OF_CRIO = "run/crio/crio.sock"
+ENDPOINT_LINKS = (f"{ENDPOINT_DIRECTORY}/containerd.sock", f"{ENDPOINT_DIRECTORY}/{_OF_CRIO}")
+
+
+def endpoint_link(base: str) -> str:
+    """The link that kubelet gets as its endpoint, of a kubelet with this base endpoint. It ends as CRI-O's
+    socket where that does: then kubelet takes its statistics from cadvisor (pkg/kubelet/cadvisor of
+    Kubernetes)."""
+    crio = normalise_endpoint(base).endswith(_OF_CRIO)
+    return ENDPOINT_LINKS[crio]
+
+
+def link_of(endpoint: str) -> str:
+    """The path of our link that this endpoint names; empty if it names anything else."""
+    path = normalise_endpoint(endpoint)
+    return path if path.startswith(f"{ENDPOINT_DIRECTORY}/") else ""
 
 
 def same_endpoint(one: str, other: str) -> bool:

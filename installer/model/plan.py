@@ -11,6 +11,7 @@ from installer.model.controls import Originals
 from installer.model.host import DesiredFile, FileState, HostSnapshot, Part
 from installer.model.jsontext import sha256_hex
 from installer.model.names import Mode
+from installer.model.paths import RELAY_ENDPOINT, same_endpoint
 from installer.model.proxy import PolicyInForce, PolicySource
 
 
@@ -44,8 +45,9 @@ class UnitAction(IntEnum):
 
     NOTHING = 0
     RELOAD = 1  # SIGHUP to the proxy
-    RESTART = 2  # includes a first start
-    STOP = 3  # removal of the proxy
+    MOVE = 2  # kubelet, to the relay
+    RESTART = 3  # includes a first start
+    STOP = 4  # removal of the proxy
 
 
 class Verb(StrEnum):
@@ -190,14 +192,15 @@ class StepKind(StrEnum):
     RETURN_CONTROLS = "return-controls"  # restore the other kernel settings that the proxy changed
     AWAIT_START = "await-start"  # of a proxy that is starting; it is restarted if the start fails
     RESTART = "restart"
+    MOVE = "move"  # kubelet, by its link
     SIGNAL = "signal"
     RESTART_IF_REFUSED = "restart-if-refused"  # the proxy, if it did not take up the new force.cfg
     STOP = "stop"
-    LEAVE_IF_SLOW = "leave-if-slow"  # kubelet leaves the relay if the proxy keeps it hanging too long
+    RETURN = "return"  # kubelet, to the relay, if it has left
+    LEAVE_IF_SLOW = "leave-if-slow"  # kubelet leaves the relay while the proxy starts slowly
     AWAIT_RELAY = "await-relay"
     CHECK_EFFECTIVE = "check-effective"
     AWAIT_KUBELET = "await-kubelet"
-    AWAIT_KUBELET_ON_BASE = "await-kubelet-on-base"  # while the proxy starts again
     DELETE_STATE = "delete-state"
 
 
@@ -216,11 +219,12 @@ _IN_WORDS = {
     StepKind.AWAIT_START: "wait for {}, which is starting",
     StepKind.SIGNAL: "signal {} to read force.cfg again",
     StepKind.RESTART_IF_REFUSED: "restart {} if it refuses the new force.cfg",
+    StepKind.MOVE: "move kubelet to {}",
+    StepKind.RETURN: "move kubelet back to the relay if it has left",
     StepKind.LEAVE_IF_SLOW: "move kubelet to its base endpoint if the proxy starts slowly",
     StepKind.AWAIT_RELAY: "wait until the relay answers",
     StepKind.CHECK_EFFECTIVE: "check that our lines in {} take effect",
     StepKind.AWAIT_KUBELET: "wait until {} is healthy and stays healthy",
-    StepKind.AWAIT_KUBELET_ON_BASE: "wait until {} is healthy on its base endpoint",
     StepKind.DELETE_STATE: "delete cri-resmgr's own state: {}",
 }
 
@@ -280,6 +284,12 @@ class Plan:
         return self.kubelet_restarts > 0
 
     @property
+    def takes_kubelet(self) -> bool:
+        """Whether it restarts kubelet, or moves it to the relay."""
+        moves = (step for step in self.steps if step.kind is StepKind.MOVE)
+        return self.restarts_kubelet or any(same_endpoint(step.target, RELAY_ENDPOINT) for step in moves)
+
+    @property
     def kubelet_restarts(self) -> int:
         restarts = (step for step in self.steps if step.kind is StepKind.RESTART)
         return sum(step.target == self.kubelet_unit for step in restarts)
@@ -298,7 +308,7 @@ class Plan:
 
     @property
     def leaves_if_slow(self) -> str:
-        """The runtime's endpoint if kubelet moves there should the proxy start slowly, else empty."""
+        """Kubelet's base endpoint if it moves there should the proxy start slowly, else empty."""
         return next((step.target for step in self.steps if step.kind is StepKind.LEAVE_IF_SLOW), "")
 
     @property
@@ -347,10 +357,3 @@ class Assessment:
         """Whether the plan activates another policy because the agent asks for it."""
         asks = self.policy is not None and self.policy.source is PolicySource.AGENT and self.policy.pending
         return bool(asks) and self.plan.changes.restarts(Part.PROXY)
-
-    @property
-    def most_restarts(self) -> int:
-        """The most kubelet restarts that the plan may need. A slow start takes kubelet off the relay and
-        back. If the relay is already silent, that move is no part of the plan but what saves kubelet."""
-        slow = self.plan.leaves_if_slow and self.snapshot.proxy.relay_answers
-        return 2 if slow else self.plan.kubelet_restarts

@@ -288,24 +288,19 @@ WHILE_HANGING = 11.0
 """What a start may take while kubelet hangs on the relay. The node goes NotReady after ~31 s, so 30 s have to
 be enough for the attempt, the rollback and, if that fails too, kubelet's move to its base endpoint (R8)."""
 
+WHILE_LINKED = 3.0
+"""The same for a kubelet that can leave the relay without a restart."""
+
 BELIEVED = 300.0
 """A start that seems to have taken longer is not believed: the clock was set, or someone else wrote the pid
 file."""
 
 _BASE, _EACH = 1.0, 0.05
-_PROMPT = 3.0  # a machine whose starts are this fast needs no more than 11 s
 
 
 def longest_start(containers: int) -> float:
     """What a start with this many containers may take on a busy machine."""
     return _BASE + containers * _EACH
-
-
-def may_be_slow(policy: str, containers: int, last_start: float) -> bool:
-    """Whether a start with this policy may take longer than kubelet may hang on the relay. `last_start`:
-    seconds that the last start on this machine took, 0 if unknown."""
-    places = POLICIES.get(policy, _UNKNOWN).takes is not Repinning.NOTHING
-    return (places and containers > 0) or last_start > _PROMPT
 
 
 def patience(timeout: float, containers: int, last_start: float = 0.0) -> float:

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 from installer.errors import StepFailedError
 from installer.host.ports import Files, Host
+from installer.host.runtime_directory import make_runtime_directory
 from installer.model import paths
 from installer.model.containers import CpuResources
 from installer.model.event import Emit, Event, name_some
@@ -229,7 +230,7 @@ def announce_start(files: Files) -> None:
     containers have been handled. If no file can be written, it is treated like a start by anyone else, which
     the next run corrects."""
     with suppress(OSError):
-        files.make_directory(paths.OUR_RUNTIME)
+        make_runtime_directory(files)
         files.write(paths.PROXY_START_OURS, b"ours\n", 0o644)
 
 

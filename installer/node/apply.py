@@ -20,6 +20,7 @@ from installer.errors import (
     NO_SUCH_UNIT,
     InstallerError,
     InterruptedRunError,
+    KubeletKeptError,
     StepFailedError,
     SystemdError,
     failed_on_disk,
@@ -44,7 +45,6 @@ from installer.node.await_kubelet import KubeletStart, await_calm, check_steady,
 from installer.node.await_proxy import (
     TOO_LONG,
     Activity,
-    Downtime,
     why_not_ready,
     why_not_started,
     why_not_taken,
@@ -52,9 +52,16 @@ from installer.node.await_proxy import (
 from installer.node.controls import return_controls
 from installer.node.file_steps import clear_hold, restore, write, write_hold
 from installer.node.known_pods import announce_kubelet, can_save, find_unknown, why_unknown
+from installer.node.kubelet_link import is_there, move, read_kubelet
 from installer.node.links import disable
 from installer.node.pinning import give_back
-from installer.node.relay_steps import check_way_back, leave_relay_steps, restart_proxy_steps, return_steps
+from installer.node.relay_steps import (
+    RETURN,
+    check_way_back,
+    move_step,
+    restart_kubelet_steps,
+    restart_proxy_steps,
+)
 from installer.node.run import Progress
 
 _POLL = 0.05  # seconds
@@ -87,11 +94,10 @@ class _Worker:
         self._host = host
         self._limits = limits
         self._progress = progress
-        self._downtime = Downtime(host.systemd, emit)
         self._relay_deadline = 0.0
         self._start_began: float | None = None  # when this plan started the proxy
-        self._leaving = False  # kubelet is about to leave the relay
         self._adopted = False
+        self._runtime_away = False  # when kubelet was to go there
         self._again = 0  # starts of the proxy because it did not know a pod
         self._raised: set[str] = set()  # containers that had too little weight before this plan
         self._late = 0  # adoptions in a row of containers created meanwhile
@@ -120,23 +126,21 @@ class _Worker:
             StepKind.SIGNAL: self._signal,
             StepKind.RESTART_IF_REFUSED: self._restart_if_refused,
             StepKind.STOP: self._stop,
+            StepKind.MOVE: self._move,
+            StepKind.RETURN: self._return,
             StepKind.LEAVE_IF_SLOW: self._leave_if_slow,
             StepKind.AWAIT_RELAY: self._await_relay,
             StepKind.CHECK_EFFECTIVE: lambda step: self._kubelet().check_effective(step),
             StepKind.AWAIT_KUBELET: lambda step: self._kubelet().wait(step),
-            StepKind.AWAIT_KUBELET_ON_BASE: lambda step: self._kubelet().wait(step),
             StepKind.DELETE_STATE: lambda step: host.files.remove_tree(step.target),
         }
 
     def run(self) -> None:
         """Carry out every step. A step may return steps that must follow it at once."""
-        unit = self._plan.kubelet_unit
-        if self._plan.parts and self._plan.desired.proxy is None:
-            self._downtime.end()
         while self._steps:
-            if not (self._downtime.lasts or self._leaving):
-                self._host.clock.check()
-            check_way_back(self._steps, unit, self._progress.restarts_left, self._progress.held)
+            self._host.clock.check()
+            unit, progress = self._plan.kubelet_unit, self._progress
+            check_way_back(self._steps, unit, progress.restarts_left, progress.held)
             step, self._steps = self._steps[0], self._steps[1:]
             self._steps = (*self._carry_out(step), *self._steps)
 
@@ -159,7 +163,7 @@ class _Worker:
             # What was installed is not to blame for more than a job, nor for a unit that others require.
             blameless = error.lost or step.kind not in _JOBS or error.name == NO_SUCH_UNIT
             raise StepFailedError(_message(step, error), error.hint, blameless) from error
-        except (StepFailedError, InterruptedRunError):
+        except (StepFailedError, InterruptedRunError, KubeletKeptError):
             raise
         except InstallerError as error:
             # A symlink that appears in the path, a source that changes while it is copied, a lost bus.
@@ -193,7 +197,7 @@ class _Worker:
     def _check_weights(self, step: Step) -> tuple[Step, ...]:
         """Containers created while the proxy started are adopted at once. One that the proxy merely does not
         know waits until kubelet has moved, since more may be created until then."""
-        settled = self._progress.moved_kubelet or not self._plan.restarts_kubelet
+        settled = self._progress.moved_kubelet or not self._plan.takes_kubelet
         found = find_lost(self._host, step.target, self._before, unknown_too=settled)
         low = [one for one in found if one.was_low and one.container.id not in self._raised]
         self._raised |= {one.container.id for one in low}
@@ -207,7 +211,7 @@ class _Worker:
         if self._late == _ADOPTIONS:
             message = f"new containers keep being created outside the proxy: {lost[0].how}"
             raise StepFailedError(message, "run the same command again", True)
-        return (replace(step, kind=StepKind.ADOPT), *restart_proxy_steps(self._plan.leaves_if_slow), step)
+        return (replace(step, kind=StepKind.ADOPT), *self._start_again(), step)
 
     def _check_pods(self, step: Step) -> tuple[Step, ...]:
         """What cannot be told or mended now is no reason to undo what was done: the next run tries again."""
@@ -229,7 +233,11 @@ class _Worker:
         self._emit(Event("pods.unknown", f"{why}: restarting it", {"pods": unknown}))
         adopt = (Step(StepKind.ADOPT, plan.adopts, Part.PROXY),) if plan.adopts else ()
         check = (Step(StepKind.CHECK_WEIGHTS, plan.adopts, Part.PROXY),) if plan.adopts else ()
-        return (*adopt, *restart_proxy_steps(plan.leaves_if_slow), *check, step)
+        return (*adopt, *self._start_again(), *check, step)
+
+    def _start_again(self) -> tuple[Step, ...]:
+        """Kubelet may be on the relay by now."""
+        return (*restart_proxy_steps(self._plan.leaves_if_slow), RETURN)
 
     def _warn(self, code: str, message: str) -> None:
         hint = "`cri-resmgr-installer install` tries again"
@@ -248,20 +256,46 @@ class _Worker:
     def _restart(self, step: Step) -> tuple[Step, ...]:
         if step.part is Part.PROXY:
             return self._restart_proxy(step)
-        progress, at_once = self._progress, self._plan.rescues or self._leaving
+        progress, at_once = self._progress, self._plan.rescues
         if not at_once:
             await_calm(self._host, self._emit)
             progress.journal_from = self._host.journal.cursor()
-        if self._plan.desired.kubelet is not None and not self._leaving:
+        if self._plan.desired.kubelet is not None:
             announce_kubelet(self._host.files, moves=self._plan.moves_kubelet)
         progress.moved_kubelet = True
         progress.restarts_left -= 1
         self._emit(Event(KUBELET_RESTART, f"restarting {step.target}"))
         self._start(step, self._limits.guard + self._limits.kubelet_start + JOB_SLACK, at_once=at_once)
-        if self._leaving:
-            self._leaving = False
-            self._downtime.disarm()
         return ()
+
+    def _move(self, step: Step) -> tuple[Step, ...]:
+        """Kubelet goes on living, and its streams with it."""
+        progress, to_relay = self._progress, paths.same_endpoint(step.target, paths.RELAY_ENDPOINT)
+        if to_relay:
+            await_calm(self._host, self._emit)
+            self._host.files.remove_tree(paths.RELAY_FAILURES)  # the relay has answered
+        progress.moved_kubelet = True
+        try:
+            move(self._host, self._plan.kubelet_unit, step.target)
+        except (
+            InstallerError,
+            OSError,
+        ) as error:  # /run takes no link: then the guard does not use one either
+            if not self._plan.rescues or isinstance(error, InterruptedRunError):
+                raise
+            self._warn("kubelet-not-moved", f"kubelet could not be moved, and is restarted: {error}")
+            return restart_kubelet_steps(self._plan.kubelet_unit)
+        if to_relay and self._proxy is not None:
+            self._check_steady(self._proxy)
+        self._emit(Event("kubelet.moved", f"kubelet has moved to {step.target}", {"endpoint": step.target}))
+        return ()
+
+    def _return(self, step: Step) -> tuple[Step, ...]:
+        """The guard or this run may have let it leave while the proxy was down."""
+        kubelet = read_kubelet(self._host, self._host.systemd.unit(self._plan.kubelet_unit))
+        if not kubelet.linked or is_there(kubelet, step.target):
+            return ()
+        return (move_step(step.target),) if kubelet.moves else restart_kubelet_steps(kubelet.unit.name)
 
     def _restart_proxy(self, step: Step) -> tuple[Step, ...]:
         self._progress.moved_proxy = True
@@ -284,7 +318,6 @@ class _Worker:
             slow = not error.lost and self._host.systemd.unit(step.target).starts
             if not (slow and (following := self._leave())):
                 raise
-        self._downtime.end()
         return following
 
     def _start(self, step: Step, seconds: float, *, at_once: bool = False) -> None:
@@ -330,7 +363,9 @@ class _Worker:
         if not self._limits.cuts_short:
             return ()
         endpoint = self._plan.leaves_if_slow
-        if not endpoint or not self._host.cri.answers(endpoint):  # not while the runtime is away
+        if endpoint and not self._host.cri.answers(endpoint):  # no endpoint would be better
+            endpoint, self._runtime_away = "", True
+        if not endpoint:
             self._progress.cut_short = True
             return ()
         message = f"the proxy has not answered for {self._limits.proxy_start:g} s: kubelet leaves the relay"
@@ -338,9 +373,8 @@ class _Worker:
         self._emit(Event("warning", message, {"code": "slow-start", "hint": hint}))
         self._limits = replace(self._limits, hanging=False, proxy_start=self._limits.unhurried)
         self._relay_deadline = 0.0
-        self._progress.left_relay = self._leaving = True
-        self._steps = return_steps(self._steps, self._plan.kubelet_unit)
-        return leave_relay_steps(self._plan.kubelet_unit)
+        self._progress.left_relay = True
+        return (move_step(endpoint),)
 
     def _leave_if_slow(self, _step: Step) -> tuple[Step, ...]:
         """Wait for the relay as long as kubelet may hang on it."""
@@ -387,15 +421,13 @@ class _Worker:
 
     def _stop(self, step: Step) -> None:
         self._progress.moved_proxy = True
-        if self._plan.desired.proxy is not None:
-            self._downtime.begin(kubelet_hangs=self._limits.hanging)
         self._await_job(step, "stop", lambda: self._host.systemd.stop(step.target, _STOP_TIMEOUT))
         self._host.systemd.reset_failed(step.target)
 
     def _failure(self, unit: str, why: str, hint: str = "") -> StepFailedError:
         self._progress.failed_unit = unit
         found = failure_of(unit, why)
-        return StepFailedError(found.message, hint or found.hint, found.interfered)
+        return StepFailedError(found.message, hint or found.hint, found.interfered or self._runtime_away)
 
     def _check_steady(self, unit: UnitState) -> None:
         check_steady(unit, self._host.systemd.unit(unit.name), self._failure)

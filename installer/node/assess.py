@@ -25,7 +25,7 @@ from installer.node.kept import check_kept
 from installer.node.known_pods import why_unknown
 from installer.node.kubelet_strategy import KubeletAnalysis, analyse_kubelet
 from installer.node.pinning import find_resets, was_cut_off
-from installer.node.plan import Options, leaves_to, order_steps
+from installer.node.plan import Options, base_of, leaves_to, order_steps
 from installer.node.preflight import check
 from installer.node.record import (
     RELOAD_OWED,
@@ -145,7 +145,9 @@ def _plan(facts: Facts, record: Record, nonce: str) -> Plan:
         leftovers=leftovers_of_ours(record, snapshot) if removing else (),
         resets=runtime if unpinned or (removing and request.settings.removal.reset_pinning) else "",
         adopts=runtime if adopts else "",
-        leaves_to=leaves_to(snapshot, changes, policy.name if policy else "", runtime),
+        leaves_to=leaves_to(snapshot, changes),
+        linked=snapshot.kubelet.moves,
+        base=base_of(snapshot),
         returns=bool(controls) and not looked_at,
         runtime=runtime,
         forgets_agent=facts.forgets_agent,

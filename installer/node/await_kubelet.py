@@ -9,10 +9,11 @@ from installer.host.ports import Host
 from installer.model import paths
 from installer.model.event import Emit, Event
 from installer.model.host import Health, UnitState
-from installer.model.limits import PROXY_SETTLE, Limits
-from installer.model.plan import Plan, Step, StepKind
+from installer.model.limits import Limits
+from installer.model.plan import Plan, Step
 from installer.node.adoption import find_leftovers
 from installer.node.kubelet_endpoint import is_behind_shell
+from installer.node.kubelet_link import read_kubelet
 from installer.node.kubelet_strategy import effective
 
 _POLL = 0.05  # seconds
@@ -105,10 +106,8 @@ class KubeletStart:
 
     def wait(self, step: Step) -> None:
         """Wait until kubelet is healthy, then check that the same process stays healthy for the settle time,
-        on the right endpoint. If another start follows, it need not last as long. Raises StepFailedError."""
-        on_base = step.kind is StepKind.AWAIT_KUBELET_ON_BASE
-        relay = self._plan.desired.kubelet is not None and not on_base
-        settle = min(self._limits.settle, PROXY_SETTLE) if on_base else self._limits.settle
+        on the right endpoint. Raises StepFailedError."""
+        relay, settle = self._plan.desired.kubelet is not None, self._limits.settle
         name, unit = step.target, self._host.systemd.unit(step.target)
         proxy = (self._proxy or self._host.systemd.unit(paths.PROXY_UNIT)) if relay else None
         deadline = self._host.clock.monotonic() + self._limits.kubelet_start
@@ -155,10 +154,13 @@ class KubeletStart:
         desired = self._plan.desired.kubelet
         if desired is not None and not desired.unit.generation:
             return  # an earlier installation is back, whose relay may be in kubelet's configuration
-        process = self._host.processes.kubelet(now.main_pid)
-        if process is None or process.uses_relay is not relay:
+        kubelet = read_kubelet(self._host, now)
+        process, freed = kubelet.process, self._plan.rescues or not kubelet.linked
+        right = kubelet.is_at(paths.RELAY_ENDPOINT) if relay else freed and not kubelet.on_relay
+        if process is None or not right:
             wanted = "the relay" if relay else "its base endpoint"
             has = (process and process.flag("--container-runtime-endpoint")) or "no endpoint"
+            has += f", which leads to {kubelet.target or 'nothing'}" if kubelet.linked else ""
             error = self._failure(name, f"it did not start on {wanted}: its command line has {has}")
             if relay:
                 error = self._with_guards_reason(name, error)

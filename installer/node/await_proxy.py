@@ -10,13 +10,11 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 
-from installer.errors import StepFailedError, SystemdError
-from installer.host.ports import Host, Systemd
+from installer.errors import StepFailedError
+from installer.host.ports import Host
 from installer.model import paths
-from installer.model.event import Emit, Event
 from installer.model.host import UnitState
 from installer.model.limits import ANSWER_SECONDS, HURRIED_SECONDS, answer_seconds
 
@@ -157,39 +155,3 @@ def why_not_taken(
                 return f"its relay does not answer, {asked - began:.0f} s after the signal", answered
         host.clock.sleep(_ASK_JOURNAL_EACH)
         activity.update()
-
-
-# While the proxy is stopped to be started again, kubelet must not be left on a dead relay.
-#
-# A kubelet that hangs on the relay could not start our pod, which would repair it. So no signal ends a run
-# during this downtime, and if kubelet does hang, a timer of systemd is armed before the stop, which starts
-# the proxy if this run is killed.
-
-_SECONDS = 20.0  # from the stop on; the node goes NotReady ~31 s after its relay has gone
-
-
-class Downtime:
-    """The proxy's: `lasts` from before the stop until it has started."""
-
-    def __init__(self, systemd: Systemd, emit: Emit) -> None:
-        self._systemd, self._emit = systemd, emit
-        self.lasts = False
-
-    def begin(self, *, kubelet_hangs: bool) -> None:
-        self.lasts = True
-        try:
-            if kubelet_hangs:
-                self._systemd.arm_start(paths.PROXY_UNIT, _SECONDS)
-        except SystemdError as error:
-            message = f"cannot arm the systemd timer that restarts the proxy: {error.message}"
-            hint = "if this run is killed now, the next one starts the proxy"
-            self._emit(Event("warning", message, {"code": "proxy-timer", "hint": hint}))
-
-    def end(self) -> None:
-        self.lasts = False
-        self.disarm()
-
-    def disarm(self) -> None:
-        """Cancel the timer of this run, or of one that was killed."""
-        with suppress(SystemdError):  # at worst it starts a proxy that is already running
-            self._systemd.disarm_start(paths.PROXY_UNIT)

@@ -52,7 +52,8 @@ def carry_out(assessment: Assessment, inputs: Inputs, run: Run) -> HostSnapshot:
 def repair(request: Request, keeping: Assessment, run: Run) -> None:
     """The same for the last good generation. Raises KubeletKeptError."""
     check_allowed(request, keeping)
-    stop_without_permit(request, PlannedWork("good", restarts_kubelet=keeping.most_restarts > 0), run.emit)
+    work = PlannedWork("good", restarts_kubelet=keeping.plan.restarts_kubelet)
+    stop_without_permit(request, work, run.emit)
     after = _converge_or_roll_back(keeping, request, run)
     _close_installed(keeping.plan, after, run)
     run.emit(Event("good.repaired", "the last good generation was repaired"))

@@ -16,7 +16,7 @@ from installer.model.event import Event
 from installer.model.host import HostSnapshot
 from installer.model.limits import ANSWER_SECONDS, Limits
 from installer.model.plan import Plan
-from installer.model.proxy import WHILE_HANGING, longest_start, patience
+from installer.model.proxy import WHILE_HANGING, WHILE_LINKED, longest_start, patience
 from installer.node.apply import apply_plan
 from installer.node.await_kubelet import check_steady, failure_of, is_stopped
 from installer.node.diff import diff
@@ -30,24 +30,26 @@ def limits_of(plan: Plan, snapshot: HostSnapshot, settings: Settings) -> Limits:
     """The deadlines of a plan made from `snapshot`. A kubelet that was ill before is not judged by its
     healthz, unless a dead relay explains that: otherwise no removal would lead out."""
     containers, hanging = snapshot.container_count, snapshot.kubelet.on_relay
-    limits = build_limits(settings, hanging=hanging, containers=containers, seen=snapshot.proxy.last_start)
+    bound = WHILE_LINKED if plan.leaves_if_slow else WHILE_HANGING
+    limits = build_limits(settings, bound if hanging else 0.0, containers, snapshot.proxy.last_start)
     explained = plan.desired.proxy is not None and not snapshot.proxy.relay_answers
     if snapshot.kubelet.ails(limits.kubelet_start) and not explained:
         limits = replace(limits, healthz_url="")
     return replace(limits, begun_start=limits.unhurried) if plan.leaves_if_slow else limits
 
 
-def build_limits(settings: Settings, *, hanging: bool, containers: int = 0, seen: float = 0.0) -> Limits:
+def build_limits(settings: Settings, hanging: float, containers: int = 0, seen: float = 0.0) -> Limits:
     """The deadlines of a run. The proxy may take longer the more containers there are and the longer its last
-    start took (`seen`), but less long while kubelet hangs on the relay."""
+    start took (`seen`), but no longer than `hanging` seconds while kubelet hangs on the relay (0: it does
+    not)."""
     unhurried = patience(settings.proxy.start_timeout_seconds, containers, seen)
-    proxy_start = min(unhurried, WHILE_HANGING) if hanging else unhurried
+    proxy_start = min(unhurried, hanging) if hanging else unhurried
     # A busy node needs longer than its containers explain. The other half is for the start that may follow.
     begun_start = max(longest_start(containers), proxy_start / 2) if hanging else unhurried
     return Limits(
         proxy_start=proxy_start,
         begun_start=begun_start,
-        hanging=hanging,
+        hanging=hanging > 0,
         unhurried=unhurried,
         furthest=_PROGRESSING * unhurried,
         kubelet_start=float(settings.kubelet.start_timeout_seconds),

@@ -21,18 +21,17 @@ if TYPE_CHECKING:
     from installer.inputs.settings import Settings
 
 
-_FLAG = f"--container-runtime-endpoint={paths.RELAY_ENDPOINT}"
 _START_RESERVE = 2  # seconds of kubelet's own TimeoutStartSec that the guard leaves
 _MICROSECONDS = 1_000_000
 
 
 def desired_kubelet(
-    settings: Settings, detail: UnitDetail, choice: Choice
+    settings: Settings, detail: UnitDetail, choice: Choice, base: str
 ) -> tuple[tuple[DesiredFile, ...], DesiredKubelet]:
-    """Kubelet's files in the order of writing, and kubelet as it should be.
+    """Kubelet's files in the order of writing, and kubelet as it should be. `base`: its base endpoint.
 
-    The generation covers our lines, the variable and the flag. It leaves out the guard script and its
-    deadline: they matter only at the next start, so nothing is the mildest sufficient action for them.
+    The generation covers our lines, the variable and the flag. It leaves out the guard script, its deadline
+    and the base endpoint, which matter only at the next start: nothing is the mildest sufficient action.
     """
     drop_in, unit_digest = with_header(
         fill(
@@ -44,11 +43,13 @@ def desired_kubelet(
             exec_start=_exec_start(choice),
         ).encode("utf-8", "surrogateescape")
     )
-    generation = digest_of(unit_digest, choice.variable, _FLAG)
+    flag = f"--container-runtime-endpoint=unix://{paths.endpoint_link(base)}"
+    generation = digest_of(unit_digest, choice.variable, flag)
     environment = fill(
         "kubelet.env.in",
         variable=choice.variable,
-        flag=quote(_FLAG),
+        flag=quote(flag),
+        base=quote(paths.normalise_endpoint(base)),
         guard_seconds=guard_seconds(settings, detail),
     )
     carrier = with_generation(with_header(environment.encode())[0], generation)
@@ -185,7 +186,7 @@ def fleet_generation(inputs: Inputs) -> str:
         return ""
     settings = in_directory(inputs.request.settings, paths.USUAL_UNITS)  # it differs between nodes
     proxy_files, _proxy = desired_proxy(settings, inputs.configs, inputs.payload, _ANY_ENDPOINT)
-    kubelet_files, _kubelet = desired_kubelet(settings, UnitDetail(), _ANY_CHOICE)
+    kubelet_files, _kubelet = desired_kubelet(settings, UnitDetail(), _ANY_CHOICE, _ANY_ENDPOINT)
     digests = (f"{file.path} {file.digest}" for file in (*proxy_files, *kubelet_files))
     return digest_of(*digests, _given(settings))[:_NAME_LENGTH]
 
@@ -215,7 +216,7 @@ def build_desired(
     if kubelet.refusals or kubelet.choice is None or not endpoint:
         return Desired()
     proxy_files, proxy = desired_proxy(settings, configs, payload, endpoint)
-    kubelet_files, wanted = desired_kubelet(settings, detail, kubelet.choice)
+    kubelet_files, wanted = desired_kubelet(settings, detail, kubelet.choice, kubelet.endpoint)
     return Desired((*proxy_files, *kubelet_files), proxy, wanted)
 
 

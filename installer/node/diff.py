@@ -27,6 +27,7 @@ from installer.model.plan import Changes, Desired, DesiredUnit, FileChange, Unit
 from installer.node.header import started_from
 from installer.node.record import Goes, Owned, Record, base_claims, takes_over
 
+_ON_BASE = "it runs on its base endpoint, not on the relay"
 # Read at the next start of kubelet or the proxy; a running process does not depend on it.
 _NO_RUNTIME_EFFECT = frozenset({paths.GUARD})
 
@@ -218,19 +219,23 @@ def _starts_the_same(change: FileChange) -> bool:
 def _diff_kubelet(
     unit: DesiredUnit, snapshot: HostSnapshot, files: tuple[FileChange, ...]
 ) -> UnitChange | None:
-    state, process = snapshot.kubelet.unit, snapshot.kubelet.process
-    reason = ""
+    kubelet, state, process = snapshot.kubelet, snapshot.kubelet.unit, snapshot.kubelet.process
+    reason, action = "", UnitAction.RESTART
     if process is None or not state.running:
         reason = "it is not running"
     elif not unit.generation:  # an earlier installation's, on whatever endpoint
         reason = "it was started with our lines" if process.generation else ""
-    elif not snapshot.kubelet.on_relay:
-        reason = "it runs on its base endpoint, not on the relay"
-    elif snapshot.kubelet.unwell and not snapshot.proxy.relay_answers:
-        reason = "it is not healthy, and was started on a relay that does not answer"  # it will exit
-    elif process.generation != unit.generation:
+    elif not (kubelet.linked or kubelet.on_relay):
+        reason = _ON_BASE
+    elif process.generation != unit.generation or not kubelet.linked:
         reason = _generation_reason(process.generation, Part.KUBELET, files)
-    action = UnitAction.RESTART if reason else UnitAction.NOTHING
+    elif not kubelet.is_at(paths.RELAY_ENDPOINT):
+        reason = "its link leads elsewhere" if kubelet.on_relay else _ON_BASE
+        action = UnitAction.MOVE if kubelet.moves else UnitAction.RESTART
+    elif kubelet.is_silent and snapshot.may_be_unknown:  # who moved it there has been killed, or it dials
+        reason = "it has no connection to the relay"
+        action = UnitAction.MOVE if kubelet.moves else UnitAction.RESTART
+    action = action if reason else UnitAction.NOTHING
     change = UnitChange(unit.name, Part.KUBELET, action, (reason,) if reason else ())
     return _with_reload(change, unit, state, files)
 
@@ -300,7 +305,8 @@ def _diff_no_kubelet(
     moving = snapshot.composed and state.active_state == "activating" and not state.flapping
     process = snapshot.kubelet.process
     ours = bool(process and process.generation) or any(c.part is Part.KUBELET for c in record.claims.values())
-    leaves = (snapshot.kubelet.on_relay and ours) or moving  # else another installer put it there
+    uses_ours = snapshot.kubelet.linked or (snapshot.kubelet.on_relay and ours)
+    leaves = uses_ours or moving  # else another installer put it there
     # An interrupted takeover: it was started from a configuration that has been repaired since.
     leaves = leaves or (state.running and record.owed.get(state.name, "") == state.invocation_id != "")
     if not reload and not leaves:

@@ -52,7 +52,9 @@ class Facts:
     @property
     def moves_kubelet(self) -> bool:
         """Onto the relay."""
-        return self.restarts_kubelet and not self.snapshot.kubelet.on_relay
+        unit = self.changes.unit(Part.KUBELET)
+        acts = unit is not None and unit.action in (UnitAction.MOVE, UnitAction.RESTART)
+        return acts and not self.snapshot.kubelet.on_relay
 
     @property
     def meets_unknown(self) -> bool:

@@ -14,6 +14,7 @@ from installer.model.host import Health, HostSnapshot, Kind
 from installer.model.limits import ANSWER_SECONDS
 from installer.model.plan import Assessment, Desired, Plan
 from installer.node.diff import diff
+from installer.node.kubelet_link import read_kubelet
 from installer.node.run import Run
 from installer.node.snapshot import refresh
 from installer.report.planned import plan_json
@@ -59,11 +60,11 @@ def diagnose(why: str, found: Found, host: Host, kubelet_unit: str, plan: Plan |
 def _unit(host: Host, name: str) -> object:
     try:
         state = asdict(host.systemd.unit(name))
-        process = host.processes.kubelet(int(state["main_pid"])) if state["main_pid"] else None
+        kubelet = read_kubelet(host, host.systemd.unit(name))
     except (InstallerError, OSError) as error:
         return f"[{error}]"
     del state["environment"]
-    return {**state, "uses_relay": process.uses_relay if process else None}
+    return {**state, "uses_relay": kubelet.on_relay if kubelet.process else None}
 
 
 # What a failed run has left on the host, in words: the last lines of exits 5 and 6. Read-only: a host whose

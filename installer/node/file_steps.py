@@ -7,6 +7,7 @@ from contextlib import suppress
 
 from installer.errors import InstallerError, failed_on_disk
 from installer.host.ports import Files
+from installer.host.runtime_directory import make_runtime_directory
 from installer.model import paths
 from installer.model.event import Emit, Event
 from installer.model.host import DesiredFile, FileState, HostPath, Kind
@@ -50,13 +51,13 @@ def write_hold(plan: Plan, files: Files, emit: Emit, step: Step) -> None:
         files.make_directory(paths.OUR_STATE, 0o700)
         files.write(step.target, file.content, file.mode)
     except (InstallerError, OSError) as error:
-        if not (plan.rescues and plan.restarts_kubelet):
+        if not (plan.rescues and len(plan.steps) > 1):  # it leaves the relay as well
             raise
         what = "the hold could not be written"
         failure = failed_on_disk(what, error) if isinstance(error, OSError) else error
         emit(Event("warning", failure.message, {"code": "hold-unwritten", "hint": failure.hint}))
         with suppress(InstallerError, OSError):
-            files.make_directory(paths.OUR_RUNTIME)
+            make_runtime_directory(files)
             files.write(paths.HOLDS[1], file.content, file.mode)
             emit(done)
     else:

@@ -23,6 +23,7 @@ from math import inf
 
 from installer.errors import InstallerError, StepFailedError, UnservableHostError
 from installer.host.ports import Files, Host
+from installer.host.runtime_directory import make_runtime_directory
 from installer.model import paths
 from installer.model.event import name_some
 from installer.model.host import ProxySnapshot
@@ -98,7 +99,7 @@ def announce_kubelet(files: Files, *, moves: bool) -> None:
     endpoint."""
     with suppress(OSError, UnservableHostError):
         files.remove_tree(paths.RELAY_FAILURES)
-        files.make_directory(paths.OUR_RUNTIME)
+        make_runtime_directory(files)
         if moves:
             files.write(paths.CONTAINERS_UNKNOWN, b"", 0o644)
         files.write(paths.KUBELET_START_OURS, b"", 0o644)

@@ -11,7 +11,7 @@ from installer.inputs.reading import kind
 from installer.inputs.systemd_syntax import ExecCommand, expand
 from installer.inputs.yaml_document import parse_document
 from installer.model.host import KubeletBase, ProcessState, UnitText, last_flag
-from installer.model.paths import GUARD_VARIABLE, RELAY_ENDPOINT, normalise_endpoint, same_endpoint
+from installer.model.paths import GUARD_VARIABLE, RELAY_ENDPOINT, link_of, normalise_endpoint, same_endpoint
 from installer.model.plan import Finding, refusal
 from installer.node.kubelet_command import (
     ARGS_VARIABLE,
@@ -32,8 +32,7 @@ from installer.node.kubelet_command import (
 # --config > built-in default.
 
 _BUILT_IN_ENDPOINT = "unix:///run/containerd/containerd.sock"  # kubelet 1.27 and later
-_OUR_FLAG = f"--container-runtime-endpoint={RELAY_ENDPOINT}"
-_OUR_MARK = "CRI_RESMGR_GUARD_FLAG"  # in the environment of a kubelet that our drop-in started
+_OUR_FLAG = "CRI_RESMGR_GUARD_FLAG"  # in the environment of a kubelet that our drop-in started
 _SOCKET_PATH = re.compile(r"/[A-Za-z0-9._/@:+-]{1,106}")  # a unix socket path holds 107 bytes
 
 
@@ -46,11 +45,11 @@ def base_endpoint(
         endpoint = _endpoint(base, next_start)  # kubelet was started before its files were repaired
     if isinstance(endpoint, Finding):
         return endpoint
-    planned = last_flag(next_start, "--container-runtime-endpoint")
-    if same_endpoint(endpoint, RELAY_ENDPOINT) or same_endpoint(planned or "", RELAY_ENDPOINT):
+    planned = last_flag(next_start, "--container-runtime-endpoint") or ""
+    if any(same_endpoint(each, RELAY_ENDPOINT) or link_of(each) for each in (endpoint, planned)):
         return refusal(
             "kubelet-base-is-relay",
-            f"{_relay_source(base)} names the relay as kubelet's endpoint: "
+            f"{_relay_source(base)} names the relay, or our link to it, as kubelet's endpoint: "
             "without the proxy, kubelet would have no runtime",
             "`install --take-over` (settings: takeOver: true) takes over what another installer has done; or "
             "restore the container runtime's endpoint there, and restart kubelet",
@@ -104,8 +103,9 @@ def base_argv(process: ProcessState | None) -> tuple[str, ...]:
     if process is None:
         return ()
     argv = list(process.argv)
-    if _OUR_MARK in process.environ and _OUR_FLAG in argv:
-        del argv[len(argv) - 1 - argv[::-1].index(_OUR_FLAG)]
+    flag = process.environ.get(_OUR_FLAG, "")
+    if flag in argv:
+        del argv[len(argv) - 1 - argv[::-1].index(flag)]
     return tuple(argv)
 
 
@@ -242,7 +242,7 @@ def _base_environment(process: ProcessState) -> dict[str, str]:
     found = dict(process.environ)
     name = found.get(GUARD_VARIABLE, "")
     if name in found:
-        found[name] = found[name].removesuffix(_OUR_FLAG)
+        found[name] = found[name].removesuffix(found.get(_OUR_FLAG, ""))
     return found
 
 

@@ -27,9 +27,15 @@ from installer.model.plan import (
     UnitChange,
     Verb,
 )
-from installer.model.proxy import may_be_slow
 from installer.node.header import with_generation
-from installer.node.relay_steps import hold_step, restart_kubelet_steps, restart_proxy_steps
+from installer.node.relay_steps import (
+    RETURN,
+    hold_step,
+    leave_steps,
+    move_step,
+    restart_kubelet_steps,
+    restart_proxy_steps,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,10 +49,12 @@ class Options:
     leftovers: tuple[str, ...] = ()  # of cri-resmgr itself; deleted last, even if nothing else is removed
     returns: bool = False  # restore what the proxy has set in the kernel
     runtime: str = ""  # its endpoint; empty: unknown
+    base: str = ""  # kubelet's, if it is to be moved there before it restarts without our part
     # The runtime's endpoint if it applies, else empty:
     resets: str = ""  # running containers get their CPUs and weight back while the proxy is stopped
     adopts: str = ""  # unknown containers are adopted before the proxy starts; the step stops it if needed
     leaves_to: str = ""  # see leaves_to
+    linked: bool = False  # kubelet is on our link, and can be moved by it
     forgets_agent: bool = False  # see Facts
     compares: bool = False  # the pods, though nothing moves: see known_pods
 
@@ -69,26 +77,32 @@ def order_steps(desired: Desired, changes: Changes, options: Options) -> tuple[S
     return tuple(steps)
 
 
-def build_hold_plan(snapshot: HostSnapshot, reason: str, *, restart: bool) -> Plan:
-    """Hold kubelet on its base endpoint from its next start on; with `restart`, from now on. A person's hold
-    keeps its reason, since only that person may end it."""
+def build_hold_plan(snapshot: HostSnapshot, reason: str, *, leaves: bool, restarts: bool = False) -> Plan:
+    """Hold kubelet on its base endpoint from its next start on; with `leaves`, from now on, and with
+    `restarts` by a restart. A person's hold keeps its reason, since only that person may end it."""
     unit = snapshot.kubelet.unit.name
     steps: tuple[Step, ...] = ()
     if not is_operators(snapshot.hold):
         steps = (hold_step(reason),)
-    steps += restart_kubelet_steps(unit) if restart else ()
+    if restarts:
+        steps += restart_kubelet_steps(unit)
+    elif leaves:
+        steps += leave_steps(snapshot.kubelet)
     return Plan(Mode.INSTALL, Desired(), Changes(), unit, steps, parts=frozenset())
 
 
-def leaves_to(
-    snapshot: HostSnapshot, changes: Changes, policy: str, runtime: str, *, back: bool = False
-) -> str:
-    """Where kubelet goes if a start of the proxy with this policy would keep it hanging on the relay for too
-    long: to `runtime`; empty: it stays. In a rollback (`back`) only a person's hold keeps it, because no
-    other proxy is left to try."""
-    starts = changes.unit(Part.PROXY) is not None and snapshot.kubelet.on_relay
-    slow = back or may_be_slow(policy, snapshot.container_count, snapshot.proxy.last_start)
-    return runtime if starts and slow and not is_operators(snapshot.hold) else ""
+def leaves_to(snapshot: HostSnapshot, changes: Changes) -> str:
+    """Where kubelet goes if a start of the proxy would keep it hanging on the relay for too long: to its base
+    endpoint; empty: it stays."""
+    kubelet = snapshot.kubelet
+    starts = changes.unit(Part.PROXY) is not None and kubelet.moves and kubelet.on_relay
+    return f"unix://{kubelet.base}" if starts else ""
+
+
+def base_of(snapshot: HostSnapshot) -> str:
+    """Kubelet's base endpoint if its link can take it there, and does not do so already."""
+    kubelet = snapshot.kubelet
+    return f"unix://{kubelet.base}" if kubelet.moves and not kubelet.is_at(kubelet.base) else ""
 
 
 class _Builder:
@@ -142,17 +156,20 @@ class _Builder:
         moves (R4)."""
         unit = self._changes.unit(Part.KUBELET)
         yield from self._forward(Part.KUBELET, unit)
-        if unit is not None and unit.action is UnitAction.RESTART:
+        if unit is not None and unit.action in (UnitAction.MOVE, UnitAction.RESTART):
             if not answered:
                 yield Step(StepKind.AWAIT_RELAY, paths.RELAY_ENDPOINT, Part.KUBELET)
             if self._options.hold:
                 yield Step(StepKind.CLEAR_HOLD, paths.HOLD, Part.KUBELET)
-            yield from restart_kubelet_steps(unit.name)
+            moves = unit.action is UnitAction.MOVE
+            yield from (move_step(paths.RELAY_ENDPOINT),) if moves else restart_kubelet_steps(unit.name)
+        elif answered and self._options.linked:
+            yield RETURN
 
     def last_check(self, steps: list[Step]) -> Iterable[Step]:
         """Containers created while kubelet was still on its base endpoint are unknown to a proxy that started
         before."""
-        moves = any(step.kind is StepKind.AWAIT_KUBELET for step in steps)
+        moves = any(step.kind in (StepKind.AWAIT_KUBELET, StepKind.MOVE) for step in steps)
         if moves and self._options.adopts:
             yield Step(StepKind.CHECK_WEIGHTS, self._options.adopts, Part.PROXY)
 
@@ -160,8 +177,8 @@ class _Builder:
         """Last, when kubelet is on the relay. A pod is also unknown if kubelet was about to make it when the
         proxy was restarted."""
         kubelet, runtime = self._desired.kubelet, self._options.runtime
-        served = kubelet is not None and kubelet.unit.generation != ""
-        starts = any(self._changes.restarts(part) for part in Part)
+        served, unit = kubelet is not None and kubelet.unit.generation != "", self._changes.unit(Part.KUBELET)
+        starts = self._changes.restarts(Part.PROXY) or bool(unit and unit.action)
         if served and runtime and (starts or self._options.compares):
             yield Step(StepKind.CHECK_PODS, runtime, Part.PROXY)
 
@@ -204,6 +221,8 @@ class _Builder:
         disable = proxy is not None and proxy.disable
         if disable:  # before the reload: else kubelet's restart would start the proxy
             yield Step(StepKind.DISABLE, paths.PROXY_UNIT, Part.PROXY)
+        if self._options.base:
+            yield move_step(self._options.base)
         # Delete the drop-in before what it names, so that no start in between finds half of it.
         for change in sorted(files, key=lambda c: not c.path.endswith(paths.DROP_IN_NAME)):
             yield _file_step(change)

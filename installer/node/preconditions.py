@@ -81,10 +81,10 @@ def check_allowed(request: Request, assessment: Assessment) -> None:
         delete = f"`rm -f {' '.join(paths.HOLDS)}`"
         hint = f"`cri-resmgr-installer install` by hand ends the hold, or {delete}; {UNTOUCHED}"
         raise KubeletKeptError(f"an operator holds kubelet on its base endpoint: {reason}", hint)
-    needs = min(assessment.most_restarts, request.settings.kubelet.restarts_per_hour)
+    needs = min(plan.kubelet_restarts, request.settings.kubelet.restarts_per_hour)
     if needs > request.restarts_left:
-        times = f"{'would' if plan.restarts_kubelet else 'may'} have to restart{' twice' * (needs > 1)}"
-        raise KubeletKeptError(f"kubelet {times}, which the hourly limit does not allow now", UNTOUCHED)
+        why = "kubelet would have to restart, which the hourly limit does not allow now"
+        raise KubeletKeptError(why, UNTOUCHED)
 
 
 def _planned_work(inputs: Inputs, assessment: Assessment, record: Record) -> PlannedWork:
@@ -92,7 +92,7 @@ def _planned_work(inputs: Inputs, assessment: Assessment, record: Record) -> Pla
     from installer.model.fleet import REMOVAL, PlannedWork  # late: most runs have nothing to do
 
     plan, in_force = assessment.plan, assessment.policy
-    restarts = assessment.most_restarts > 0
+    restarts = plan.restarts_kubelet
     if plan.mode is Mode.REMOVE:
         # The other nodes wait to see whether its successor serves the node.
         tells = restarts and inputs.request.settings.removal.successor == "nri"

@@ -83,8 +83,8 @@ def check_deletions(probe: Probe, changes: Changes) -> Iterable[Finding]:
             yield refusal(
                 "directory-not-writable",
                 f"{place} is not writable: {why}",
-                f"{remedy}; meanwhile `touch {paths.HOLDS[1]} && systemctl restart kubelet` takes kubelet "
-                "off the proxy until the next boot",
+                f"{remedy}; meanwhile `touch {paths.HOLDS[1]} && systemctl stop {paths.PROXY_UNIT}` takes "
+                "kubelet off the proxy until the next boot",
             )
 
 

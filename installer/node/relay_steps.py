@@ -1,14 +1,13 @@
-"""The steps by which kubelet leaves the relay while the proxy starts slowly, and returns. Pure."""
+"""The steps by which kubelet leaves the relay, holds, and starts again. Pure."""
 
 from __future__ import annotations
 
 from installer.errors import KubeletKeptError
 from installer.model import paths
-from installer.model.hold import BY_RUN
-from installer.model.host import DesiredFile, Part
+from installer.model.host import DesiredFile, KubeletSnapshot, Part
 from installer.model.plan import Step, StepKind
 
-_WAITS_THERE = f"{BY_RUN}kubelet waits there until the proxy has started, and another restart is allowed"
+RETURN = Step(StepKind.RETURN, paths.RELAY_ENDPOINT, Part.KUBELET)
 
 
 def hold_step(reason: str) -> Step:
@@ -18,10 +17,31 @@ def hold_step(reason: str) -> Step:
     return Step(StepKind.SET_HOLD, paths.HOLD, Part.KUBELET, hold)
 
 
-def leave_relay_steps(unit: str) -> tuple[Step, ...]:
-    """Kubelet leaves the relay. The hold keeps it away, whoever restarts it."""
-    kinds = (StepKind.RESTART, StepKind.AWAIT_KUBELET_ON_BASE)
-    return (hold_step(_WAITS_THERE), *(Step(kind, unit, Part.KUBELET) for kind in kinds))
+def move_step(endpoint: str) -> Step:
+    """Move a kubelet that is on our link."""
+    return Step(StepKind.MOVE, endpoint, Part.KUBELET)
+
+
+def leave_steps(kubelet: KubeletSnapshot) -> tuple[Step, ...]:
+    """Kubelet goes to its base endpoint, where something keeps it: by its link, or by a restart."""
+    if kubelet.moves:
+        return (move_step(f"unix://{kubelet.base}"),)
+    return restart_kubelet_steps(kubelet.unit.name)
+
+
+def check_way_back(rest: tuple[Step, ...], unit: str, restarts_left: float, held: str) -> None:
+    """Raises KubeletKeptError if the rest of a plan begins with kubelet's return to the relay, and an
+    operator holds it (`held`), or no restart is left for it."""
+    kinds = [step.kind for step in rest[:2] if step.target in (paths.HOLD, paths.RELAY_ENDPOINT, unit)]
+    if kinds not in ([StepKind.CLEAR_HOLD, StepKind.RESTART], [StepKind.CLEAR_HOLD, StepKind.MOVE]):
+        return
+    if held:
+        raise KubeletKeptError(f"an operator still holds kubelet on its base endpoint: {held}")
+    if StepKind.RESTART in kinds and restarts_left < 1:
+        raise KubeletKeptError(
+            "kubelet waits on its base endpoint: another restart of it is not allowed now",
+            "the proxy runs; `run` moves kubelet back to it as soon as that is allowed",
+        )
 
 
 def restart_kubelet_steps(unit: str) -> tuple[Step, ...]:
@@ -31,35 +51,7 @@ def restart_kubelet_steps(unit: str) -> tuple[Step, ...]:
 
 def restart_proxy_steps(leaves_to: str) -> tuple[Step, ...]:
     """The steps of a restart of the proxy, which is done only when the relay answers. `leaves_to`: the
-    endpoint to which kubelet moves if it would hang on the relay for too long; empty: it stays."""
+    endpoint to which kubelet moves if the proxy starts slowly; empty: it stays."""
     leave = (Step(StepKind.LEAVE_IF_SLOW, leaves_to, Part.PROXY),) if leaves_to else ()
     restart = Step(StepKind.RESTART, paths.PROXY_UNIT, Part.PROXY)
     return (restart, *leave, Step(StepKind.AWAIT_RELAY, paths.RELAY_ENDPOINT, Part.PROXY))
-
-
-def check_way_back(rest: tuple[Step, ...], unit: str, restarts_left: float, held: str) -> None:
-    """Raises KubeletKeptError if the rest of a plan begins with kubelet's return to the relay, and no restart
-    is left for it, or an operator holds it (`held`)."""
-    kinds = [step.kind for step in rest[:2] if step.target in (paths.HOLD, unit)]
-    if kinds != [StepKind.CLEAR_HOLD, StepKind.RESTART]:
-        return
-    if held:
-        raise KubeletKeptError(f"an operator still holds kubelet on its base endpoint: {held}")
-    if restarts_left < 1:
-        raise KubeletKeptError(
-            "kubelet waits on its base endpoint: another restart of it is not allowed now",
-            "the proxy runs; `run` moves kubelet back to it as soon as that is allowed",
-        )
-
-
-def return_steps(rest: tuple[Step, ...], unit: str) -> tuple[Step, ...]:
-    """The rest of a plan after kubelet had to leave the relay: the hold ends with the next restart of
-    kubelet. If none was planned, that restart comes when the relay has answered, and the pods are compared
-    after it."""
-    clear = Step(StepKind.CLEAR_HOLD, paths.HOLD, Part.KUBELET)
-    for n, step in enumerate(rest):
-        if step.kind is StepKind.RESTART and step.target == unit:
-            return (*rest[:n], clear, *rest[n:])
-        if step.kind is StepKind.CHECK_PODS:
-            return (*rest[:n], clear, *restart_kubelet_steps(unit), *rest[n:])
-    return (*rest, clear, *restart_kubelet_steps(unit))

@@ -11,6 +11,7 @@ from installer.host.ports import Host
 from installer.inputs.settings import Settings
 from installer.model import paths
 from installer.model.event import Emit, Event
+from installer.model.proxy import WHILE_HANGING
 from installer.node.adoption import set_aside_cache
 from installer.node.converge import build_limits, converge
 from installer.node.failure_report import capture_units, diagnose
@@ -22,20 +23,22 @@ from installer.node.rollback import rescue_limits
 from installer.node.run import Progress, Run
 from installer.node.snapshot import read_units
 
-_RESTART_SHARE = 0.35  # of deadSeconds
+_RESTART = 7.0  # seconds that a restart of the proxy may take: kubelet may be hanging on it
 
 
 def hold_kubelet(settings: Settings, host: Host, emit: Emit, reason: str, *, restart: bool) -> None:
-    """Hold kubelet on its base endpoint from its next start on and, with `restart`, if it uses the relay,
-    from now on. Does not read the record, which may be on a broken disk. Raises BusyHostError, and
-    RollbackFailedError if kubelet does not become healthy."""
+    """Hold kubelet on its base endpoint from its next start on, and from now on if it can be moved or, with
+    `restart`, if it uses the relay. Does not read the record, which may be on a broken disk. Raises
+    BusyHostError, and RollbackFailedError if kubelet does not become healthy."""
     with host.lock():
         units = read_units(host, settings)
         kubelet = units.kubelet
-        moves = restart and (kubelet.process is None or kubelet.on_relay)
-        plan = build_hold_plan(units, reason, restart=moves)
+        moves = (kubelet.moves and kubelet.on_relay) or (
+            restart and (kubelet.process is None or kubelet.on_relay)
+        )
+        plan = build_hold_plan(units, reason, leaves=moves)
         found = capture_units(host, plan.kubelet_unit)
-        limits = rescue_limits(build_limits(settings, hanging=True))
+        limits = rescue_limits(build_limits(settings, WHILE_HANGING))
         try:
             converge(plan, units, Run(host, RecordStore(host.files), settings, emit), limits, Progress())
         except InstallerError as error:
@@ -57,8 +60,7 @@ def restart_proxy(settings: Settings, host: Host, emit: Emit) -> None:
             if read_cache(host.files).torn:
                 emit(set_aside_cache(host.files))
             host.systemd.reset_failed(paths.PROXY_UNIT)
-            # Kubelet may be hanging on it: leave the rescue enough time.
-            result = host.systemd.restart(paths.PROXY_UNIT, settings.proxy.dead_seconds * _RESTART_SHARE)
+            result = host.systemd.restart(paths.PROXY_UNIT, _RESTART)
         except SystemdError as error:
             result = error.message
         except OSError as error:

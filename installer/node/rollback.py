@@ -44,13 +44,18 @@ from installer.node.failure_report import (
 )
 from installer.node.kept import good_desired
 from installer.node.pinning import read_cache
-from installer.node.plan import Options, build_hold_plan, leaves_to, order_steps
+from installer.node.plan import Options, base_of, build_hold_plan, leaves_to, order_steps
 from installer.node.record import is_earlier, leftovers_of_ours
 from installer.node.relay_steps import restart_kubelet_steps
 from installer.node.run import Progress, Run
 from installer.node.snapshot import read_units, refresh
 
 _SLOW = "This node starts the proxy slowly: the next run uses a longer timeout"
+_HANGS = (
+    "kubelet hangs on the proxy that an earlier version installed, so its start may not last longer: "
+    f"take kubelet off the proxy (`touch {paths.HOLD} && systemctl restart kubelet`), "
+    "and run this command again"
+)
 _RESCUE_SETTLE = 2.0  # seconds: a node that may go NotReady has no time for more
 
 
@@ -109,6 +114,8 @@ def roll_back(
         return failed_twice(failure, second, after, journal)
     if progress.cut_short and back.left_relay:  # it had less time than even the good proxy needs here
         failure = StepFailedError(failure.message, _SLOW, interfered=True)
+    elif progress.cut_short and not assessment.snapshot.kubelet.moves:
+        failure = StepFailedError(failure.message, _HANGS, interfered=True)
     blamed = _blame(assessment, failure, run)
     unsaved = _close(target, run)
     return rolled_back(failure, target, blamed and unsaved is None, journal, unsaved, kept)
@@ -204,7 +211,9 @@ def _options_back(
         leftovers=leftovers_of_ours(record, snapshot, undone=True) if removes else (),
         resets=endpoint if resets and run.settings.removal.reset_pinning else "",
         adopts=endpoint if adopts else "",
-        leaves_to="" if stays else leaves_to(snapshot, changes, policy.name, endpoint, back=True),
+        leaves_to="" if stays else leaves_to(snapshot, changes),
+        linked=snapshot.kubelet.moves and not stays,
+        base=base_of(snapshot) if removes else "",
         runtime=endpoint,
     )
 
@@ -251,7 +260,7 @@ def _rescue_kubelet(assessment: Assessment, run: Run, limits: Limits, *, moved_p
             plan = _plan_off_relay(assessment, run)
         else:
             reason = f"{hold.BY_ROLLBACK}it failed, and kubelet stays on its base endpoint"
-            plan = build_hold_plan(units, reason, restart=not well or units.kubelet.on_relay)
+            plan = build_hold_plan(units, reason, leaves=units.kubelet.on_relay, restarts=not well)
         converge(plan, units, run, rescue_limits(limits), Progress())
 
 
@@ -262,7 +271,7 @@ def _plan_off_relay(assessment: Assessment, run: Run) -> Plan:
     snapshot = refresh(assessment.snapshot, run.host, run.settings, record)
     changes = diff(Desired(), snapshot, record).within({Part.KUBELET})
     unit = assessment.plan.kubelet_unit
-    steps = order_steps(Desired(), changes, Options())
+    steps = order_steps(Desired(), changes, Options(base=base_of(snapshot)))
     if not changes.restarts(Part.KUBELET) and snapshot.kubelet.unwell:
         steps += restart_kubelet_steps(unit)
     return Plan(assessment.plan.mode, Desired(), changes, unit, steps, parts=frozenset())

@@ -47,6 +47,7 @@ from installer.node.kubelet_command import (
     parse_base,
 )
 from installer.node.kubelet_endpoint import is_behind_shell
+from installer.node.kubelet_link import read_kubelet
 from installer.node.links import find_links
 from installer.node.ordering import find_cycle
 from installer.node.pinning import read_cache, read_managers, running_containers
@@ -117,10 +118,9 @@ def read_units(host: Host, settings: Settings) -> HostSnapshot:
     """Only both units, their processes and the hold: what a rescue has time for."""
     proxy = host.systemd.unit(paths.PROXY_UNIT)
     kubelet = host.systemd.unit(settings.kubelet.unit)
-    process = host.processes.kubelet(kubelet.main_pid) if kubelet.main_pid else None
     return HostSnapshot(
         proxy=ProxySnapshot(proxy, host.processes.get(proxy.main_pid) if proxy.main_pid else None),
-        kubelet=KubeletSnapshot(kubelet, process),
+        kubelet=read_kubelet(host, kubelet),
         hold=read_hold(partial(_read_hold, host.files)),
     )
 

@@ -30,8 +30,8 @@ _REPAIRED = "the last good generation was repaired, and nothing else was touched
 
 def keep_good(error: InstallerError, request: Request, host: Host, emit: Emit) -> None:
     """Repair the last good generation, which `error` does not concern: in an unattended run, and while a
-    failed generation is not retried. While planned work waits, what restarts a unit waits as well, unless
-    kubelet may be restarted. The hint of `error` then says so.
+    failed generation is not retried. While planned work waits, what restarts kubelet waits as well, unless
+    it may be restarted. The hint of `error` then says so.
 
     Raises InstallerError.
     """
@@ -44,7 +44,7 @@ def keep_good(error: InstallerError, request: Request, host: Host, emit: Emit) -
     run, good = found
     if remembered:
         error.hint = f"{KEPT}: {error.hint}"
-    waits_too = waits and request.ask_first and good.plan.changes.disturb
+    waits_too = waits and request.ask_first and good.plan.restarts_kubelet
     if good.plan.refusals and (repairable := _without_kubelet(good)):
         good = repairable
     if not good.plan.steps or good.plan.refusals or waits_too:

@@ -45,9 +45,11 @@ _ACTING = {
         StepKind.AWAIT_START,
     ),
     UnitAction.RELOAD: (StepKind.SIGNAL,),
+    UnitAction.MOVE: (StepKind.MOVE,),
     UnitAction.RESTART: (StepKind.RESTART,),
     UnitAction.STOP: (StepKind.STOP,),
 }
+_VERBS = {UnitAction.RELOAD: "reload", UnitAction.MOVE: "move", UnitAction.STOP: "stop"}
 _SCHEMA = 1
 _WORDS = f"""
 proxy: cri-resmgr, which runs in {paths.PROXY_UNIT}
@@ -202,8 +204,8 @@ def _action(unit: UnitChange, created: bool, *, done: bool) -> str:
     elif unit.action is UnitAction.NOTHING:
         return "was still starting" if done else "is still starting"
     else:
-        verb = "reload" if unit.action is UnitAction.RELOAD else "stop"
-    return {"stop": "stopped"}.get(verb, f"{verb}ed") if done else f"{verb}s"
+        verb = _VERBS[unit.action]
+    return {"stop": "stopped", "move": "moved"}.get(verb, f"{verb}ed") if done else f"{verb}s"
 
 
 def plan_json(plan: Plan, error: InstallerError | None = None) -> dict[str, object]:

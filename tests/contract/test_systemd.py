@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Protocol
@@ -33,7 +32,6 @@ class World(Protocol):
     def failing(self) -> str: ...
     def endless(self) -> str: ...
     def masked(self) -> str: ...
-    def await_start(self, name: str) -> None: ...
     def link(self, name: str, *, wanted: bool) -> None: ...
     def change(self, name: str) -> None: ...
 
@@ -77,9 +75,6 @@ class FakeWorld:
         name = "masked.service"
         self.fake.units[name] = UnitState(name, "masked")
         return name
-
-    def await_start(self, name: str) -> None:
-        self.fake.elapse(name)
 
     def link(self, name: str, *, wanted: bool) -> None:
         state = "enabled" if wanted else "disabled"
@@ -127,15 +122,6 @@ class RealWorld:
         self.made.append(name)
         self.host.systemctl("daemon-reload")
         return name
-
-    def await_start(self, name: str) -> None:
-        """As long as a timer of it is started or waits, and then as long as the start that it asked for
-        works."""
-        deadline, timer = time.monotonic() + 60, name.replace(".service", ".timer")
-        while self.host.show(timer, "Job") or self.host.show(timer, "SubState") == "waiting":
-            assert time.monotonic() < deadline
-        while self.host.show(name, "ActiveState") == "activating" or self.host.show(name, "Job"):
-            assert time.monotonic() < deadline
 
     def link(self, name: str, *, wanted: bool) -> None:
         self.host.systemctl("enable" if wanted else "disable", "--no-reload", name)
@@ -297,34 +283,3 @@ def test_a_unit_without_a_process_cannot_be_signalled(world: World) -> None:
 
 def test_reset_failed_of_an_absent_unit_is_fine(world: World) -> None:
     world.systemd.reset_failed(ABSENT)
-
-
-@rule("R12")
-@pytest.mark.parametrize("times", [1, 2])
-def test_a_service_is_started_by_systemd_alone_when_its_time_has_come(world: World, times: int) -> None:
-    name = world.steady()
-    for _ in range(times):
-        world.systemd.arm_start(name, 0.3)
-    world.await_start(name)
-    assert world.systemd.unit(name).running
-    world.systemd.disarm_start(name)
-
-
-def test_a_service_that_runs_is_left_as_it_is(world: World) -> None:
-    name = world.steady()
-    world.systemd.restart(name, timeout=60)
-    before = world.systemd.unit(name)
-    world.systemd.arm_start(name, 0.1)
-    world.await_start(name)
-    assert world.systemd.unit(name) == before
-
-
-def test_a_start_that_is_no_longer_wanted_does_not_come(world: World) -> None:
-    name = world.steady()
-    world.systemd.arm_start(name, 1000)
-    assert world.systemd.unit(name).main_pid == 0
-    world.systemd.disarm_start(name)
-    world.await_start(name)
-    assert world.systemd.unit(name).main_pid == 0
-    world.systemd.disarm_start(name)
-    world.systemd.disarm_start(ABSENT)

@@ -9,10 +9,12 @@ RESERVED = "ReservedResources:\n  CPU: 750m\n"  # without, balloons ends at its 
 
 
 def push(node: Node, policy: str) -> None:
-    """The agent has sent a configuration with this policy, and the proxy was started since."""
+    """The agent has sent a configuration with this policy, the proxy was started since, and a run has brought
+    kubelet back to it."""
     content = json.loads(node.path(CACHE).read_bytes())
     content["Cfg"] = {"NodeName": "node", "Data": {"policy": f"Active: {policy}\n{RESERVED}"}}
     restart_with(node, json.dumps(content).encode())
+    node.run("install")
 
 
 def restart_with(node: Node, cache: bytes) -> None:

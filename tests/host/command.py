@@ -15,7 +15,7 @@ from tests.lib.throwaway.payload import build_payload
 from tests.lib.throwaway.snapshot import difference, files
 
 PROGRAM = Path(sys.executable).with_name("cri-resmgr-installer")
-RELAY_FLAG = "--container-runtime-endpoint=unix:///var/run/cri-resmgr/cri-resmgr.sock"
+RELAY_FLAG = "--container-runtime-endpoint=unix:///run/cri-resmgr-installer/endpoint/containerd.sock"
 
 #: Those that an installer could do something to. One of the runtimes is not there: while looking for it
 #: systemd sees new drop-in directories, of which NeedDaemonReload of the others would not know.

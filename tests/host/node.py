@@ -5,10 +5,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.host.command import RELAY_FLAG, Command, Ended
+from tests.host.command import Command, Ended
 from tests.lib.throwaway import real
 from tests.lib.throwaway.host import ThrowawayHost
-from tests.lib.throwaway.kubelet import UNIT, install_kubelet, running_arguments, wait_healthy
+from tests.lib.throwaway.kubelet import UNIT, install_kubelet, on_relay, wait_healthy
 from tests.lib.throwaway.payload import build_payload
 from tests.lib.throwaway.snapshot import difference, snapshot
 
@@ -80,7 +80,7 @@ class Node:
         assert (before[0] != after[0], before[1] != after[1]) == (kubelet, proxy)
 
     def on_relay(self) -> bool:
-        return RELAY_FLAG in running_arguments(self.host)
+        return on_relay(self.host)
 
     def expect_good(self) -> None:
         """Converged and healthy, by our own word and by systemd's and kubelet's."""

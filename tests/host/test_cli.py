@@ -104,7 +104,7 @@ def test_status_waits_until_all_is_well(node: Node) -> None:
     assert "is not running" in node.run("status", "--wait", "1", code=3).out.splitlines()[-1]
     argv = [str(PROGRAM), *node.command.globals(), "status", "--wait", "120"]
     with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as waiting:
-        node.host.systemctl("start", PROXY)
+        node.run("install")
         out, err = waiting.communicate(timeout=180)
     assert (waiting.returncode, err) == (0, "")
     assert out.splitlines()[-1] == "converged and healthy"

@@ -134,7 +134,7 @@ def test_a_kubelet_that_somebody_restarted_onto_its_own_endpoint_moves_back(node
     node.host.systemctl("restart", UNIT)
     binary.with_name("away").rename(binary)
     assert not node.on_relay()
-    with node.restarts(kubelet=True, proxy=True):
+    with node.restarts(kubelet=False, proxy=True):
         node.run("install")
     node.expect_good()
     node.command.set()

@@ -60,7 +60,7 @@ def test_a_proxy_that_was_frozen_after_it_had_served(node: Node) -> None:
     assert f"base endpoint: {_FAILED}" in journal
     node.host.systemctl("restart", "kubelet")
     healthy_on_base(node, SOON)
-    with node.restarts(kubelet=True, proxy=True):
+    with node.restarts(kubelet=False, proxy=True):
         node.run("install")
     node.expect_good()
     node.host.systemctl("restart", "kubelet")
@@ -145,6 +145,6 @@ def test_a_slow_proxy_lives_on_and_kubelet_does_not_wait_for_it(node: Node) -> N
     node.host.systemctl("restart", "kubelet")
     healthy_on_base(node, SOON)  # it may have made pods there
     assert "there may be pods that the proxy does not know" in node.host.journal("kubelet")
-    with node.restarts(kubelet=True, proxy=False):
+    with node.restarts(kubelet=False, proxy=False):
         node.run("install")
     node.expect_good()

@@ -13,7 +13,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
 
-from installer.errors import BusyHostError, InterruptedRunError, StepFailedError, SystemdError
+from installer.errors import (
+    BusyHostError,
+    InterruptedRunError,
+    StepFailedError,
+    SystemdError,
+    UnservableHostError,
+)
 from installer.host.disk import Kernel
 from installer.host.files import RootedFiles
 from installer.host.ports import Host, JournalEntries, RuntimeStatus
@@ -29,7 +35,7 @@ from installer.model.host import (
     UnstartedContainer,
 )
 from installer.model.limits import ANSWER_SECONDS
-from installer.model.paths import KUBELET_ROOT, normalise_endpoint
+from installer.model.paths import KUBELET_ROOT, PROXY_UNIT, RELAY_ENDPOINT, normalise_endpoint, same_endpoint
 
 NO_SUCH_UNIT = "org.freedesktop.systemd1.NoSuchUnit"
 UNIT_MASKED = "org.freedesktop.systemd1.UnitMasked"
@@ -127,7 +133,6 @@ class FakeSystemd:
     reload_seconds: float = 0.0
     errors: dict[tuple[str, str], Exception] = field(default_factory=dict)
     calls: list[Call] = field(default_factory=list)
-    armed: set[str] = field(default_factory=set)
     next_pid: int = 1000
 
     def unit(self, name: str) -> UnitState:
@@ -151,23 +156,6 @@ class FakeSystemd:
 
     def restart(self, name: str, timeout: float, *, at_once: bool = False) -> str:
         return self._job("restart", name)
-
-    def arm_start(self, name: str, seconds: float) -> None:
-        self._note("arm_start", name)
-        self.armed.add(name)
-
-    def disarm_start(self, name: str) -> None:
-        self._raise("disarm_start", name)
-        if name in self.armed:
-            self._note("disarm_start", name)
-            self.armed.discard(name)
-
-    def elapse(self, name: str) -> None:
-        """The time that `arm_start` was given has passed."""
-        if name in self.armed:
-            self.armed.discard(name)
-            if not self.unit(name).main_pid:
-                self._job("restart", name)
 
     def related(self, name: str, kind: str) -> tuple[str, ...]:
         self._raise("related", name)
@@ -242,6 +230,54 @@ class FakeProcesses:
 
     def kubelet(self, pid: int) -> ProcessState | None:
         return self.get(pid)
+
+
+@dataclass
+class FakeConnections:
+    """Kubelet has one connection to where its link has led when it dialled, and one to its runtime, which is
+    cadvisor's. It dials anew when the first one ends: when it is cut, or when the proxy is another one."""
+
+    files: FakeFiles
+    systemd: FakeSystemd
+    processes: FakeProcesses
+    permitted: bool = True
+    seen: bool = True
+    dialled: dict[int, tuple[str, str]] = field(
+        default_factory=dict
+    )  # pid -> endpoint, the proxy's invocation
+    calls: list[Call] = field(default_factory=list)
+
+    def peers(self, pid: int) -> tuple[str, ...]:
+        if not self.seen:
+            raise UnservableHostError("cannot see where the connections lead")
+        process, proxy = self.processes.get(pid), self.systemd.units.get(PROXY_UNIT)
+        if process is None or not process.link:
+            return ()
+        base = process.environ.get("CRI_RESMGR_GUARD_BASE", "")
+        now = f"{proxy.invocation_id} {proxy.main_pid}" if proxy is not None else ""
+        endpoint, since = self.dialled.get(pid, ("", ""))
+        if not endpoint or (is_relay(endpoint) and since != now):
+            endpoint = self.files.state(process.link).target
+            if not is_relay(endpoint) and endpoint != base:
+                return (base,)  # nobody listens there
+            self.dialled[pid] = (endpoint, now)
+        return (base, endpoint)
+
+    def may_cut(self, pid: int) -> bool:
+        return self.permitted
+
+    def cut(self, pid: int, endpoint: str) -> int:
+        if not self.permitted:
+            raise UnservableHostError("cannot end connections")
+        self.calls.append(Call("cut", endpoint))
+        if not same_endpoint(self.dialled.get(pid, ("", ""))[0], endpoint):
+            return 0
+        del self.dialled[pid]
+        return 1
+
+
+def is_relay(endpoint: str) -> bool:
+    return same_endpoint(endpoint, RELAY_ENDPOINT)
 
 
 @dataclass
@@ -475,10 +511,12 @@ class FakeHost:
     kubelet_root: str = KUBELET_ROOT
     files: FakeFiles = field(init=False)
     systemd: FakeSystemd = field(init=False)
+    connections: FakeConnections = field(init=False)
 
     def __post_init__(self) -> None:
         self.files = FakeFiles(self.root, self.calls)
         self.systemd = FakeSystemd(calls=self.calls)
+        self.connections = FakeConnections(self.files, self.systemd, self.processes)
 
     @property
     def host(self) -> Host:
@@ -486,6 +524,7 @@ class FakeHost:
             files=self.files,
             systemd=self.systemd,
             processes=self.processes,
+            connections=self.connections,
             cri=self.cri,
             healthz=self.healthz,
             journal=self.journal,

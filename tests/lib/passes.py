@@ -51,8 +51,7 @@ class WatchedNode:
                 self.restarts.append((self.now, False, answered))
                 return "failed", failed(unit)
             done = job(method, unit)
-            process = self.node.fake.processes.processes[done[1].main_pid]
-            self.restarts.append((self.now, process.uses_relay, answered))
+            self.restarts.append((self.now, self.node.place(done[1]).on_relay, answered))
             return done
 
         self.node.systemd.on_job[KUBELET] = restart
@@ -89,6 +88,7 @@ class WatchedNode:
             kubelet=unit(KUBELET),
             relay=self.answers,
             on_relay=node.on_relay,
+            moves=True,
             hold=(node.read(paths.HOLD) or b"").decode().strip(),
         )
 

@@ -16,7 +16,8 @@ from installer.model.host import (
     UnitState,
 )
 
-ON_RELAY = ("/usr/bin/kubelet", f"--container-runtime-endpoint={paths.RELAY_ENDPOINT}")
+BASE = "/run/containerd/containerd.sock"
+ON_LINK = ("/usr/bin/kubelet", f"--container-runtime-endpoint=unix://{paths.endpoint_link(BASE)}")
 ON_BASE = ("/usr/bin/kubelet",)
 
 
@@ -32,7 +33,8 @@ def snapshot(
     kubelet_healthy: bool = False,
     proxy_links: frozenset[str] = frozenset(),
 ) -> HostSnapshot:
-    """`on_relay` decides the command line of the kubelet process; it makes one if none is given."""
+    """`on_relay` decides the command line of the kubelet process: our link, or nothing of ours. It makes one
+    if none is given."""
     found = HostSnapshot(
         ProxySnapshot(proxy, proxy_process, proxy_links, relay_answers),
         KubeletSnapshot(kubelet, kubelet_process, kubelet_healthy),
@@ -53,5 +55,6 @@ def but(before: HostSnapshot, **other: Any) -> HostSnapshot:
         kubelet = replace(kubelet, **{name: other.pop(key)}) if key in other else kubelet
     if kubelet.on_relay is not on_relay:
         process = kubelet.process or ProcessState(8, (), {})
-        kubelet = replace(kubelet, process=replace(process, argv=ON_RELAY if on_relay else ON_BASE))
+        process = replace(process, argv=ON_LINK if on_relay else ON_BASE)
+        kubelet = replace(kubelet, process=process, target=paths.RELAY_SOCKET if on_relay else "", base=BASE)
     return replace(before, proxy=proxy, kubelet=kubelet, **other)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import signal
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from installer.errors import InterruptedRunError, StepFailedError, SystemdError
+from installer.errors import StepFailedError, SystemdError
 from installer.model import paths
 from installer.model.event import Event, silent
 from installer.model.host import DesiredFile, Part, ProcessState, UnitState
@@ -302,82 +301,6 @@ def test_proxy_that_dies_while_kubelet_restarts_is_no_proxy_to_leave_kubelet_on(
     limits = replace(LIMITS, proxy_start=5, healthz_url="http://127.0.0.1:10248/healthz")
     with pytest.raises(StepFailedError, match=f"{paths.PROXY_UNIT}: it keeps crashing"):
         apply_plan(plan, fake.host, limits, lambda _event: None, Progress())
-
-
-# -- while the proxy is stopped --------------------------------------------------------------
-
-
-SWITCH = tuple(
-    Step(kind, target, Part.PROXY)
-    for kind, target in (
-        (StepKind.STOP, paths.PROXY_UNIT),
-        (StepKind.RESET_PINNING, "unix:///run/containerd/containerd.sock"),
-        (StepKind.RESTART, paths.PROXY_UNIT),
-        (StepKind.DAEMON_RELOAD, ""),
-    )
-)
-
-
-def switch(fake: FakeHost, steps: tuple[Step, ...] = SWITCH, *, hanging: bool = True) -> None:
-    fake.systemd.units[paths.PROXY_UNIT] = UnitState(
-        paths.PROXY_UNIT, "loaded", "active", "running", main_pid=7
-    )
-    desired = Desired(proxy=DesiredUnit(paths.PROXY_UNIT, "", "", ""))
-    plan = Plan(Mode.INSTALL, desired, Changes(), "kubelet.service", steps)
-    apply_plan(plan, fake.host, replace(LIMITS, hanging=hanging), silent, Progress())
-
-
-@rule("R7", "R11")
-def test_no_signal_ends_a_run_between_the_proxys_stop_and_its_start(tmp_path: Path) -> None:
-    fake = FakeHost(tmp_path)
-
-    def stop(method: str, unit: UnitState) -> tuple[str, UnitState]:
-        fake.clock.interrupt = signal.SIGTERM  # which comes in the middle of it
-        return "done", fake.systemd.started(unit) if method == "restart" else replace(unit, main_pid=0)
-
-    fake.systemd.on_job[paths.PROXY_UNIT] = stop
-    with pytest.raises(InterruptedRunError):
-        switch(fake)
-    assert fake.systemd.unit(paths.PROXY_UNIT).running
-    assert "daemon_reload" not in [call.method for call in fake.calls]
-
-
-@rule("R7", "R12")
-def test_the_proxy_is_stopped_only_with_systemds_promise_to_start_it(tmp_path: Path) -> None:
-    fake = FakeHost(tmp_path)
-    switch(fake)
-    methods = [call.method for call in fake.systemd.calls]
-    assert methods.index("arm_start") < methods.index("stop") < methods.index("restart")
-    assert methods.index("restart") < methods.index("disarm_start")
-    assert not fake.systemd.armed
-
-
-@rule("R7", "R12")
-def test_killed_while_the_proxy_is_stopped_systemd_starts_it(tmp_path: Path) -> None:
-    fake = FakeHost(tmp_path)
-    switch(fake, SWITCH[:2])
-    assert not fake.systemd.unit(paths.PROXY_UNIT).main_pid
-    fake.systemd.elapse(paths.PROXY_UNIT)
-    assert fake.systemd.unit(paths.PROXY_UNIT).running
-
-
-def test_nothing_is_promised_where_kubelet_is_not_on_the_relay_or_the_proxy_leaves(tmp_path: Path) -> None:
-    fake = FakeHost(tmp_path)
-    switch(fake, hanging=False)
-    assert "arm_start" not in [call.method for call in fake.systemd.calls]
-    switch(fake, SWITCH[:2])  # killed
-    switch(fake, SWITCH[3:])  # the next run may be killed as well
-    assert fake.systemd.armed
-    plan = Plan(Mode.REMOVE, Desired(), Changes(), "kubelet.service", SWITCH[:1])
-    apply_plan(plan, fake.host, replace(LIMITS, hanging=True), silent, Progress())
-    assert not fake.systemd.armed
-
-
-def test_a_systemd_that_takes_no_timer_is_no_reason_not_to_go_on(tmp_path: Path) -> None:
-    fake = FakeHost(tmp_path)
-    fake.systemd.errors["arm_start", paths.PROXY_UNIT] = SystemdError("no")
-    switch(fake)
-    assert fake.systemd.unit(paths.PROXY_UNIT).running
 
 
 # -- a start that gets on ------------------------------------------------------------------------

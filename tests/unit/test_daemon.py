@@ -42,9 +42,10 @@ from installer.model.host import UnitDetail, UnitState
 from installer.model.jsontext import from_json, to_json
 from installer.model.names import Mode
 from installer.report.events import JsonReporter
-from tests.lib.fakes import FakeSystemd
+from tests.lib.fakes import FakeConnections, FakeProcesses, FakeSystemd
 from tests.lib.rules import rule
 
+UNMOVED = FakeConnections(None, None, FakeProcesses())  # type: ignore[arg-type]  # of no kubelet on our link
 HEAVY = ("pydantic", "jinja2", "psutil", "grpc", "yaml", "_hashlib")
 KUBELET = "kubelet.service"
 
@@ -317,7 +318,9 @@ def poller(files: RootedFiles, tmp_path: Path) -> Poller:
     )
     environment = (("/etc/default/kubelet", True), ("/etc/kubelet/*.env", True))
     systemd.details[KUBELET] = UnitDetail(environment_files=environment)
-    return Poller(files, systemd, Configuration(), (tmp_path / "configs",), lambda _path, _seconds: True)
+    return Poller(
+        files, systemd, UNMOVED, Configuration(), (tmp_path / "configs",), lambda _path, _seconds: True
+    )
 
 
 def test_the_same_twice_is_the_same(poller: Poller) -> None:
@@ -384,7 +387,7 @@ def test_the_runtime_is_asked_only_while_the_relay_is_silent(files: RootedFiles)
     for socket in (paths.RELAY_SOCKET, "/run/containerd.sock"):
         write(files.root, socket)
     write(files.root, paths.PROXY_ENVIRONMENT, 'RUNTIME_OPTIONS="--runtime-socket=/run/containerd.sock -x"')
-    seen = Poller(files, FakeSystemd(), Configuration(), (), answers).look()
+    seen = Poller(files, FakeSystemd(), UNMOVED, Configuration(), (), answers).look()
     assert (seen.relay, seen.runtime) == (False, True)
     assert asked == ["cri-resmgr.sock", "containerd.sock"]
 
@@ -411,7 +414,7 @@ def test_a_relay_that_has_become_too_slow_is_told_from_a_dead_one(
     for socket in (paths.RELAY_SOCKET, "/run/containerd.sock"):
         write(files.root, socket)
     write(files.root, paths.PROXY_ENVIRONMENT, 'RUNTIME_OPTIONS="--runtime-socket=/run/containerd.sock -x"')
-    poller = Poller(files, FakeSystemd(), Configuration(), (), answers, lambda: now[0])
+    poller = Poller(files, FakeSystemd(), UNMOVED, Configuration(), (), answers, lambda: now[0])
     assert poller.heartbeat(5.0).answered_in == pytest.approx(usual)
     running = UnitState(paths.PROXY_UNIT, active_state="active", sub_state="running", main_pid=6)
     seen = replace(poller.look(5.0), proxy=running, kubelet=running)
@@ -428,13 +431,13 @@ def test_a_shortage_of_descriptors_is_not_a_silent_relay(files: RootedFiles) -> 
 
     write(files.root, paths.RELAY_SOCKET)
     with pytest.raises(OSError, match="Too many open files"):
-        Poller(files, FakeSystemd(), Configuration(), (), answers).look()
+        Poller(files, FakeSystemd(), UNMOVED, Configuration(), (), answers).look()
 
 
 @rule("R4")
 def test_a_runtime_whose_endpoint_is_lost_is_not_called_dead(files: RootedFiles) -> None:
     """Nothing would take kubelet off a dead relay."""
-    poller = Poller(files, FakeSystemd(), Configuration(), (), lambda _path, _seconds: False)
+    poller = Poller(files, FakeSystemd(), UNMOVED, Configuration(), (), lambda _path, _seconds: False)
     assert poller.look().runtime
     write(files.root, paths.PROXY_ENVIRONMENT, 'RUNTIME_OPTIONS="--runtime-socket=/run/containerd.sock"')
     assert not poller.look().runtime
@@ -516,7 +519,10 @@ def test_a_host_without_a_bus_is_looked_at_all_the_same(files: RootedFiles) -> N
         def unit(self, name: str) -> UnitState:
             raise UnservableHostError("no bus")
 
-    assert Poller(files, NoBus(), Configuration(), (), lambda _path, _seconds: False).look().blind == "no bus"
+    assert (
+        Poller(files, NoBus(), UNMOVED, Configuration(), (), lambda _path, _seconds: False).look().blind
+        == "no bus"
+    )
 
 
 def test_the_whole_way_to_each_file_is_watched(poller: Poller, tmp_path: Path) -> None:

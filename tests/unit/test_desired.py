@@ -217,7 +217,8 @@ def test_kubelet_environment_file() -> None:
     desired = build()
     assert variables(desired, paths.KUBELET_ENVIRONMENT) == {
         "CRI_RESMGR_GUARD_VARIABLE": "ARGS",
-        "CRI_RESMGR_GUARD_FLAG": "--container-runtime-endpoint=unix:///var/run/cri-resmgr/cri-resmgr.sock",
+        "CRI_RESMGR_GUARD_FLAG": f"--container-runtime-endpoint=unix://{paths.endpoint_link('')}",
+        "CRI_RESMGR_GUARD_BASE": "/run/containerd/containerd.sock",
         "CRI_RESMGR_GUARD_SECONDS": "15",
         "CRI_RESMGR_INSTALLER_GENERATION": generations(desired)[1],
     }
@@ -410,7 +411,7 @@ def test_systemd_accepts_the_units(tmp_path: Path) -> None:
     unit = text_of(build(), paths.PROXY_UNIT_FILE)
     for program in (paths.GUARD, paths.BINARY):  # they are not on this machine
         unit = unit.replace(f"{program} ", "/bin/true ")
-    assert unit.count("/bin/true ") == 3
+    assert unit.count("/bin/true ") == 4
     proxy = tmp_path / paths.PROXY_UNIT
     proxy.write_text(unit)
     done = subprocess.run(
@@ -427,5 +428,5 @@ def test_unit_can_stand_beside_our_generation() -> None:
     lines = template_text("cri-resource-manager.service.in").split("\n")
     files = [line for line in lines if line.startswith("EnvironmentFile=")]
     of_the_guard = "EnvironmentFile=-/run/cri-resmgr-installer/proxy.env"  # which sets CONFIG_OPTIONS alone
-    ours = [f"EnvironmentFile=-{paths.EXTRA_OPTIONS}", f"EnvironmentFile={paths.PROXY_ENVIRONMENT}"]
-    assert files == [*ours, of_the_guard]
+    extra, guards = (f"EnvironmentFile=-{path}" for path in (paths.EXTRA_OPTIONS, paths.KUBELET_ENVIRONMENT))
+    assert files == [extra, guards, f"EnvironmentFile={paths.PROXY_ENVIRONMENT}", of_the_guard]

@@ -126,7 +126,7 @@ def test_drop_in_makes_the_base_line_and_our_flag(case: tuple[dict[str, Any], Pa
     choice = choose_strategy(parse_base(base), settings, base, running(expected, base))
     if not isinstance(choice, Choice):
         return
-    files, _kubelet = desired_kubelet(settings, base.detail, choice)
+    files, _kubelet = desired_kubelet(settings, base.detail, choice, "/run/containerd/containerd.sock")
     drop_in = next(file for file in files if file.path.endswith(paths.DROP_IN_NAME))
     assert isinstance(drop_in.content, bytes)
     place = root / drop_in.path[1:]
@@ -195,7 +195,7 @@ def test_a_shell_shows_the_endpoint_of_its_kubelet_by_what_the_guard_has_compose
     argv: tuple[str, ...], composed: str, on_relay: bool
 ) -> None:
     environ = {"CRI_RESMGR_GUARD_VARIABLE": "ARGS", "CRI_RESMGR_GUARD_FLAG": OUR_FLAG, "ARGS": composed}
-    assert ProcessState(7, argv, environ).uses_relay is on_relay
+    assert ProcessState(7, argv, environ).names_relay is on_relay
 
 
 def test_a_loaded_unit_without_readable_files_is_a_refusal_of_its_own() -> None:

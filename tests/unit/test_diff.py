@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -32,7 +33,7 @@ from tests.lib.converged import (
     wanted,
 )
 from tests.lib.rules import rule
-from tests.lib.snapshots import but
+from tests.lib.snapshots import BASE, but
 
 UNIT_OF_KUBELET = "/etc/systemd/system/kubelet.service"
 
@@ -180,20 +181,41 @@ def test_a_silent_relay_restarts_the_proxy_not_kubelet() -> None:
     assert actions(but(CONVERGED, relay_answers=False)) == (UnitAction.RESTART, UnitAction.NOTHING)
 
 
-@rule("R4")
+def place(**other: Any) -> HostSnapshot:
+    """Kubelet is on our link, which leads elsewhere than it should."""
+    return replace(CONVERGED, kubelet=replace(CONVERGED.kubelet, **other))
+
+
+@rule("R3")
 @pytest.mark.parametrize(
-    ("healthy", "answers", "expected"),
+    "host",
     [
-        (False, False, UnitAction.RESTART),
-        (False, True, UnitAction.NOTHING),
-        (True, False, UnitAction.NOTHING),
+        place(target=BASE),
+        place(target=""),
+        place(target="/run/other.sock"),
+        place(target=BASE, peers=(paths.RELAY_SOCKET,)),  # somebody has moved the link, and not kubelet
+        replace(place(peers=(BASE,)), may_be_unknown=True),  # and somebody back
+        replace(place(peers=()), may_be_unknown=True),
     ],
 )
-def test_r4_an_unhealthy_kubelet_restarts_only_if_its_relay_is_silent_as_well(
-    healthy: bool, answers: bool, expected: UnitAction
+@pytest.mark.parametrize("movable", [True, False])
+def test_a_kubelet_that_is_on_our_link_is_moved_by_it(host: HostSnapshot, movable: bool) -> None:
+    """It restarts only where the kernel does not let anybody end its connections."""
+    host = replace(host, kubelet=replace(host.kubelet, movable=movable))
+    assert actions(host)[1] is (UnitAction.MOVE if movable else UnitAction.RESTART)
+
+
+@rule("R3")
+@pytest.mark.parametrize(
+    "peers", [None, (), (paths.RELAY_SOCKET,), (BASE, paths.RELAY_SOCKET), (BASE,), ("/run/dbus/socket",)]
+)
+@pytest.mark.parametrize("well", [True, False])
+def test_a_kubelet_whose_link_leads_to_the_relay_is_left_alone(
+    peers: tuple[str, ...] | None, well: bool
 ) -> None:
-    host = but(CONVERGED, kubelet_healthy=healthy, relay_answers=answers)
-    assert actions(host)[1] is expected
+    """Its cadvisor has a connection to the runtime, whoever serves kubelet."""
+    host = but(place(peers=peers), kubelet_healthy=well, relay_answers=well)
+    assert actions(host)[1] is UnitAction.NOTHING
 
 
 @pytest.mark.parametrize("part", [Part.PROXY, Part.KUBELET])
@@ -399,7 +421,8 @@ def test_a_removal_moves_kubelet_only_off_a_relay_that_our_lines_or_files_put_it
     generation: str, claimed: bool, expected: UnitAction
 ) -> None:
     unit = replace(CONVERGED.kubelet.unit, environment=())
-    host = but(CONVERGED, kubelet=unit, kubelet_process=process(generation), on_relay=True)
+    argv = ("kubelet", f"--container-runtime-endpoint={paths.RELAY_ENDPOINT}")
+    host = but(CONVERGED, kubelet=unit, kubelet_process=process(generation, *argv))
     owned = {path: one for path, one in RECORD.owned.items() if claimed or one.part is Part.PROXY}
     assert actions(host, Record(owned=owned), Desired())[1] is expected
 

@@ -79,6 +79,6 @@ def test_kubelet_leaves_a_proxy_that_was_never_away_only_if_one_of_both_is_not_w
 
     node.fake.files.fail = broken
     fail(node, payload)
-    assert (node.systemd.unit(KUBELET).main_pid == pid) is stays
+    assert (node.systemd.unit(KUBELET).main_pid == pid) is kubelet_runs
     assert node.on_relay is stays
     assert node.process(KUBELET) is not None

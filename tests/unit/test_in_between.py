@@ -152,11 +152,13 @@ def test_an_installation_with_nothing_to_do_says_that_kubelet_is_sick(node: Node
 
 
 @pytest.mark.parametrize("now", [True, False])
-def test_a_hold_is_reported_as_what_it_does(node: Node, payload: Path, now: bool) -> None:
+@pytest.mark.parametrize("movable", [True, False])
+def test_a_hold_is_reported_as_what_it_does(node: Node, payload: Path, now: bool, movable: bool) -> None:
     install(node, payload)
+    node.fake.connections.permitted = movable
     hold_kubelet(SETTINGS, node.fake.host, silent, "broken CPU map", restart=now)
     said = status(node, payload)
-    assert ("on its base endpoint from its next start on: " in said) is not now
+    assert ("on its base endpoint from its next start on: " in said) is not (now or movable)
     assert "kubelet is held on its base endpoint" in said
 
 

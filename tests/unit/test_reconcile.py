@@ -223,7 +223,10 @@ def test_a_removal_with_forgotten_settings_moves_the_kubelet_that_was_moved(
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        (f"containerRuntimeEndpoint: {paths.RELAY_ENDPOINT}", "names the relay as kubelet's endpoint"),
+        (
+            f"containerRuntimeEndpoint: {paths.RELAY_ENDPOINT}",
+            "names the relay, or our link to it, as kubelet's endpoint",
+        ),
         ("containerRuntimeEndpoint: {{{", "not YAML"),
     ],
 )
@@ -433,7 +436,7 @@ def test_a_hold_of_the_daemon_ends_also_while_new_inputs_are_refused(
 def test_while_planned_work_waits_files_of_the_good_generation_are_repaired(
     node: Node, payload: Path, tmp_path: Path
 ) -> None:
-    """A rollout may be paused or stopped for days; what restarts a unit waits as well."""
+    """A rollout may be paused or stopped for days; what restarts kubelet waits as well."""
     assert install(node, payload)
     (tmp_path / "configs").mkdir()
     (tmp_path / "configs/fallback.cfg").write_bytes(THEIRS)
@@ -449,9 +452,11 @@ def test_while_planned_work_waits_files_of_the_good_generation_are_repaired(
     assert planned(new, node) == asked
     assert every_file(node) == before
 
+    pid = node.systemd.unit(KUBELET).main_pid
     node.systemd.stop(paths.PROXY_UNIT, 1.0)
-    assert planned(new, node)
-    assert not node.systemd.unit(paths.PROXY_UNIT).running
+    assert planned(new, node) == asked
+    assert node.on_relay
+    assert node.systemd.unit(KUBELET).main_pid == pid
 
 
 def test_a_repair_that_fails_keeps_no_node_from_asking_for_its_permit(
@@ -751,9 +756,8 @@ def test_a_disk_that_takes_no_hold_does_not_keep_kubelet_on_a_dead_relay(
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
 
     node.fake.files.fail = full
-    node.systemd.stop(paths.PROXY_UNIT, 0)
     proxy = node.systemd.units[paths.PROXY_UNIT]
-    node.fake.processes.processes.pop(proxy.main_pid, None)
+    node.systemd.units[paths.PROXY_UNIT] = replace(proxy, main_pid=0, active_state="failed")
     said: list[Event] = []
     hold_kubelet(SETTINGS, node.fake.host, said.append, "run: the relay is silent", restart=True)
     assert not node.on_relay

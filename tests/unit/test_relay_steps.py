@@ -1,4 +1,4 @@
-"""A start of the proxy that turns out slow while kubelet hangs on the relay."""
+"""A start of the proxy that turns out slow while kubelet is on the relay: kubelet leaves, and returns."""
 
 from __future__ import annotations
 
@@ -7,11 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from installer.errors import StepFailedError, SystemdError
+from installer.errors import KubeletKeptError, StepFailedError, SystemdError
 from installer.inputs.settings import Settings
 from installer.model import paths
 from installer.model.event import Event
-from installer.model.hold import BY_RUN
 from installer.model.host import HostSnapshot, KubeletSnapshot, Part, ProcessState, ProxySnapshot, UnitState
 from installer.model.limits import ANSWER_SECONDS, Limits
 from installer.model.names import Mode
@@ -27,71 +26,67 @@ from installer.model.plan import (
     UnitAction,
     UnitChange,
 )
-from installer.model.proxy import WHILE_HANGING
+from installer.model.proxy import WHILE_LINKED
 from installer.node.apply import apply_plan
 from installer.node.converge import limits_of
 from installer.node.plan import leaves_to
-from installer.node.relay_steps import restart_kubelet_steps, return_steps
+from installer.node.relay_steps import RETURN, check_way_back, move_step, restart_kubelet_steps
 from installer.node.run import Progress
 from tests.lib.fakes import CONTAINERD, FakeHost, timed_out
 from tests.lib.rules import rule
+from tests.lib.snapshots import BASE, ON_LINK
 
 KUBELET = "kubelet.service"
-RUNTIME = "unix:///run/containerd/containerd.sock"
-RELAY_ARGV = ("kubelet", f"--container-runtime-endpoint={paths.RELAY_ENDPOINT}")
-CALM = Limits(proxy_start=11, kubelet_start=9, settle=1, guard=1, healthz_url="")
+RUNTIME = f"unix://{BASE}"
+LINK = paths.endpoint_link(BASE)
+CALM = Limits(proxy_start=WHILE_LINKED, kubelet_start=9, settle=1, guard=1, healthz_url="")
 SLOW = replace(CALM, hanging=True, unhurried=60)
 RESTART = Step(StepKind.RESTART, paths.PROXY_UNIT, Part.PROXY)
 LEAVE = Step(StepKind.LEAVE_IF_SLOW, RUNTIME, Part.PROXY)
 AWAIT = Step(StepKind.AWAIT_RELAY, paths.RELAY_ENDPOINT, Part.PROXY)
-START = (RESTART, LEAVE, AWAIT)
-CLEAR = Step(StepKind.CLEAR_HOLD, paths.HOLD, Part.KUBELET)
+START = (RESTART, LEAVE, AWAIT, RETURN)
+AWAY, BACK = RUNTIME, paths.RELAY_ENDPOINT
 
 
 class SlowHost:
-    """A host whose relay answers so many seconds from now. `jobs` are the restarts, those of kubelet with
-    whether our hold was there."""
+    """A host whose relay answers so many seconds from now. `moves` are those of kubelet, and when."""
 
     def __init__(self, root: Path, serves_at: float) -> None:
         self.fake = FakeHost(root)
-        (root / "var/lib").mkdir(parents=True)
         proxy = UnitState(paths.PROXY_UNIT, "loaded", "active", "running", main_pid=7)
         self.fake.systemd.units = {
             proxy.name: proxy,
             KUBELET: UnitState(KUBELET, "loaded", "active", "running", main_pid=8),
         }
+        self.fake.processes.processes[8] = ProcessState(8, ON_LINK, {"CRI_RESMGR_GUARD_BASE": BASE})
+        self.fake.files.make_directory(str(Path(LINK).parent))
+        self.fake.files.link(LINK, paths.RELAY_SOCKET)
         self.fake.cri.sockets = {
             RUNTIME: CONTAINERD,
             paths.RELAY_ENDPOINT: lambda: CONTAINERD if self.fake.clock.time >= serves_at else "no answer",
         }
         self.jobs: list[str] = []
-        self.kubelet_takes = 0.0  # seconds for each restart
+        self.moves: list[tuple[str, float]] = []
         self.said: list[Event] = []
         self.progress = Progress()
-        self.fake.systemd.on_job = {proxy.name: self._restart_proxy, KUBELET: self._restart_kubelet}
+        self.fake.systemd.on_job = {proxy.name: self._restart_proxy}
 
     def _restart_proxy(self, method: str, unit: UnitState) -> tuple[str, UnitState]:
-        self.jobs.append(f"{method} proxy")
+        self.jobs.append(method)
         return "done", self.fake.systemd.started(unit)
 
-    def _restart_kubelet(self, method: str, unit: UnitState) -> tuple[str, UnitState]:
-        self.fake.clock.sleep(self.kubelet_takes)
-        held = self.fake.files.read(paths.HOLD)
-        self.jobs.append(f"{method} kubelet, held: {held is not None and held.startswith(BY_RUN.encode())}")
-        now = self.fake.systemd.started(unit)
-        argv = ("kubelet",) if held else RELAY_ARGV
-        self.fake.processes.processes[now.main_pid] = ProcessState(now.main_pid, argv, {})
-        return "done", now
+    def _say(self, event: Event) -> None:
+        self.said.append(event)
+        if event.kind == "kubelet.moved":
+            self.moves.append((str(event.data["endpoint"]), self.fake.clock.time))
 
-    def apply(self, limits: Limits = SLOW, steps: tuple[Step, ...] = START) -> Progress:
+    def apply(self, limits: Limits = SLOW, steps: tuple[Step, ...] = START) -> list[str]:
+        """Where kubelet goes."""
         unit = DesiredUnit(KUBELET, "", "", "generation")
         desired = Desired(kubelet=DesiredKubelet(unit, Strategy.ENVIRONMENT, "", "V", ()))
         plan = Plan(Mode.INSTALL, desired, Changes(), KUBELET, steps)
-        apply_plan(plan, self.fake.host, limits, self.said.append, self.progress)
-        return self.progress
-
-
-AWAY_AND_BACK = ["restart kubelet, held: True", "restart kubelet, held: False"]
+        apply_plan(plan, self.fake.host, limits, self._say, self.progress)
+        return [endpoint for endpoint, _at in self.moves]
 
 
 @pytest.fixture
@@ -99,11 +94,11 @@ def slow(tmp_path: Path) -> SlowHost:
     return SlowHost(tmp_path, serves_at=45)
 
 
-@rule("R8")
+@rule("R3", "R8")
 @pytest.mark.parametrize("accepts", [False, True])
 def test_kubelet_leaves_in_time_and_the_start_goes_on(slow: SlowHost, accepts: bool) -> None:
     """Also if the relay accepts each call and does not answer it."""
-    left, answers = list[float](), slow.fake.cri.answers
+    answers = slow.fake.cri.answers
 
     def call(endpoint: str, timeout: float = ANSWER_SECONDS) -> bool:
         if not (answered := answers(endpoint, timeout)) and accepts:
@@ -111,15 +106,33 @@ def test_kubelet_leaves_in_time_and_the_start_goes_on(slow: SlowHost, accepts: b
         return answered
 
     slow.fake.cri.answers = call  # type: ignore[method-assign]
-    slow.fake.clock.on_sleep = lambda time: left.append(time) if len(slow.jobs) == 2 else None
-    progress = slow.apply()
-    assert slow.jobs == ["restart proxy", *AWAY_AND_BACK]
-    assert WHILE_HANGING <= min(left) < WHILE_HANGING + 1
-    assert slow.fake.clock.time >= 45
-    assert slow.fake.files.read(paths.HOLD) is None
-    assert progress.touched == set(Part)
-    assert (progress.left_relay, progress.cut_short) == (True, False)
+    assert slow.apply() == [AWAY, BACK]
+    assert WHILE_LINKED <= slow.moves[0][1] < WHILE_LINKED + 1.1
+    assert slow.moves[1][1] >= 45
+    assert slow.jobs == ["restart"]
+    assert slow.fake.systemd.units[KUBELET].main_pid == 8
+    assert slow.progress.touched == set(Part)
+    assert (slow.progress.left_relay, slow.progress.cut_short) == (True, False)
     assert [event.data["code"] for event in slow.said if event.kind == "warning"] == ["slow-start"]
+
+
+@rule("R8")
+def test_a_quick_start_moves_nothing(tmp_path: Path) -> None:
+    assert SlowHost(tmp_path, serves_at=2).apply() == []
+
+
+@rule("R8")
+def test_whoever_has_taken_kubelet_from_the_relay_meanwhile_it_returns(tmp_path: Path) -> None:
+    """The guard does, when the proxy is stopped."""
+    slow = SlowHost(tmp_path, serves_at=2)
+
+    def leave(_time: float) -> None:
+        slow.fake.clock.on_sleep = lambda _time: None
+        slow.fake.files.link(LINK, BASE)
+        slow.fake.connections.dialled.clear()
+
+    slow.fake.clock.on_sleep = leave
+    assert slow.apply() == [BACK]
 
 
 @rule("R8")
@@ -134,11 +147,11 @@ def test_a_start_job_that_outlasts_kubelet_is_no_failure_if_kubelet_may_leave(
     )
     slow.fake.systemd.errors["restart", paths.PROXY_UNIT] = timed_out(paths.PROXY_UNIT)
     if leaves:
-        slow.apply()
+        assert slow.apply() == [AWAY, BACK]
     else:
         with pytest.raises(StepFailedError, match="not done; the job was cancelled"):
             slow.apply(steps=(RESTART, AWAIT))
-    assert slow.jobs == AWAY_AND_BACK * leaves
+        assert slow.moves == []
 
 
 @rule("R8")
@@ -153,7 +166,7 @@ def test_a_start_that_has_failed_does_not_move_kubelet(
     slow.fake.systemd.errors["restart", paths.PROXY_UNIT] = SystemdError("not done", lost=lost)
     with pytest.raises(StepFailedError, match="not done"):
         slow.apply()
-    assert slow.jobs == []
+    assert slow.moves == []
 
 
 @rule("R8", "R9")
@@ -161,24 +174,16 @@ def test_a_start_that_never_ends_fails_when_all_its_time_is_over(slow: SlowHost)
     slow.fake.cri.sockets[paths.RELAY_ENDPOINT] = "no answer"
     with pytest.raises(StepFailedError, match="the relay is not ready"):
         slow.apply()
-    assert slow.jobs == ["restart proxy", AWAY_AND_BACK[0]]
+    assert [endpoint for endpoint, _at in slow.moves] == [AWAY]
     assert 60 <= slow.fake.clock.time < 62
-
-
-@rule("R8")
-def test_a_proxy_that_has_started_while_kubelet_took_long_to_leave_is_asked(slow: SlowHost) -> None:
-    slow.kubelet_takes = 60
-    slow.apply(replace(SLOW, unhurried=20))
-    assert slow.jobs == ["restart proxy", *AWAY_AND_BACK]
 
 
 @rule("R8")
 @pytest.mark.parametrize(
     ("limits", "leave", "cut_short"),
     [
-        (SLOW, (), True),  # with this policy it places nothing
         (SLOW, (replace(LEAVE, target="unix:///run/away.sock"),), True),  # the runtime does not answer
-        (replace(SLOW, unhurried=11.0), (LEAVE,), False),  # it gets no more time without kubelet
+        (replace(SLOW, unhurried=WHILE_LINKED), (LEAVE,), False),  # it gets no more time without kubelet
         (replace(SLOW, hanging=False), (LEAVE,), False),
     ],
 )
@@ -187,17 +192,18 @@ def test_kubelet_stays_where_leaving_would_not_help(
 ) -> None:
     with pytest.raises(StepFailedError, match="the relay is not ready"):
         slow.apply(limits, (RESTART, *leave, AWAIT))
-    assert slow.jobs == ["restart proxy"]
-    assert 11 <= slow.fake.clock.time < 12
+    assert slow.moves == []
+    assert WHILE_LINKED <= slow.fake.clock.time < WHILE_LINKED + 1
     assert slow.progress.cut_short is cut_short
 
 
 @rule("R8", "R12")
 @pytest.mark.parametrize(
-    ("serves_at", "crashes", "jobs"), [(45, False, AWAY_AND_BACK), (4, True, ["restart proxy"])]
+    ("serves_at", "crashes", "jobs", "moves"),
+    [(45, False, [], [AWAY, BACK]), (2, True, ["restart"], [])],
 )
 def test_a_start_that_is_under_way_goes_on_without_kubelet(
-    tmp_path: Path, serves_at: float, crashes: bool, jobs: list[str]
+    tmp_path: Path, serves_at: float, crashes: bool, jobs: list[str], moves: list[str]
 ) -> None:
     """One that has crashed is begun anew at once, and kubelet waits for it."""
     slow = SlowHost(tmp_path, serves_at)
@@ -205,9 +211,9 @@ def test_a_start_that_is_under_way_goes_on_without_kubelet(
     if crashes:
         crashed = replace(units[paths.PROXY_UNIT], main_pid=0)
         slow.fake.clock.on_sleep = lambda time: None if slow.jobs else units.update({crashed.name: crashed})
-    slow.fake.processes.processes[7] = ProcessState(7, (paths.BINARY,), {}, age=5)
+    slow.fake.processes.processes[7] = ProcessState(7, (paths.BINARY,), {}, age=1)
     under_way = Step(StepKind.AWAIT_START, paths.PROXY_UNIT, Part.PROXY)
-    slow.apply(replace(SLOW, begun_start=60), (under_way, LEAVE, AWAIT))
+    assert slow.apply(replace(SLOW, begun_start=60), (under_way, LEAVE, AWAIT, RETURN)) == moves
     assert slow.jobs == jobs
 
 
@@ -216,65 +222,101 @@ def test_kubelet_stays_though_a_proxy_that_this_run_has_not_started_is_silent_fo
     tmp_path: Path,
 ) -> None:
     """It has just read its force.cfg again."""
-    slow = SlowHost(tmp_path, serves_at=3)
-    slow.apply(steps=(LEAVE, AWAIT))
-    assert slow.jobs == []
+    assert SlowHost(tmp_path, serves_at=2).apply(steps=(LEAVE, AWAIT, RETURN)) == []
+
+
+@rule("R4")
+@pytest.mark.parametrize("to", [AWAY, BACK])
+def test_a_kubelet_that_takes_up_nothing_is_a_failure_that_says_so(slow: SlowHost, to: str) -> None:
+    """Somebody else lets the link lead elsewhere, again and again."""
+    link = slow.fake.files.link
+    slow.fake.files.link = lambda path, _target, *_: link(path, "/run/other.sock")  # type: ignore[method-assign]
+    slow.fake.files.link(LINK, "")
+    with pytest.raises(StepFailedError, match=r"kubelet\.service: it does not take up unix://"):
+        slow.apply(CALM, (move_step(to),))
+    assert 5 <= slow.fake.clock.time < 6
+
+
+@rule("R4")
+@pytest.mark.parametrize("what", ["nothing", "a file", "a directory", "a dangling link"])
+def test_a_link_that_is_lost_is_made_again(slow: SlowHost, what: str) -> None:
+    place = slow.fake.root / LINK[1:]
+    place.unlink()
+    if what == "a file":
+        place.touch()
+    elif what == "a directory":
+        place.mkdir()
+    elif what == "a dangling link":
+        place.symlink_to("/nowhere")
+    assert slow.apply(CALM, (move_step(BACK),)) == [BACK]
+    assert place.readlink() == Path(paths.normalise_endpoint(paths.RELAY_ENDPOINT))
+
+
+@rule("R4")
+def test_where_no_link_can_be_made_a_rescue_restarts_kubelet(slow: SlowHost) -> None:
+    def full(method: str, path: str) -> None:
+        if path.startswith(paths.OUR_RUNTIME) and method in ("link", "write"):
+            raise OSError(28, "No space left on device", path)
+
+    slow.fake.files.fail = full
+    slow.fake.systemd.on_job[KUBELET] = lambda _method, unit: ("done", slow.fake.systemd.started(unit))
+    plan = Plan(Mode.INSTALL, Desired(), Changes(), KUBELET, (move_step(AWAY),), parts=frozenset())
+    steps = list[str]()
+    with pytest.raises(StepFailedError):  # the guard is not there, which would take it off the link
+        apply_plan(
+            plan, slow.fake.host, CALM, lambda event: steps.append(str(event.data.get("step"))), Progress()
+        )
+    assert steps[-2:] == ["restart", "await-kubelet"]
+
+
+# -- what is planned -------------------------------------------------------------------------------
+
+
+def snapshot(*, on_relay: bool = True, movable: bool = True) -> HostSnapshot:
+    target = paths.RELAY_SOCKET if on_relay else BASE
+    process = ProcessState(8, ON_LINK, {})
+    kubelet = KubeletSnapshot(UnitState(KUBELET), process, target=target, base=BASE, movable=movable)
+    return HostSnapshot(ProxySnapshot(UnitState(paths.PROXY_UNIT)), kubelet)
 
 
 @rule("R8")
 @pytest.mark.parametrize(
-    ("rest", "then"),
-    [
-        ((AWAIT,), (AWAIT, CLEAR, *restart_kubelet_steps(KUBELET))),
-        ((), (CLEAR, *restart_kubelet_steps(KUBELET))),
-        ((AWAIT, *restart_kubelet_steps(KUBELET)), (AWAIT, CLEAR, *restart_kubelet_steps(KUBELET))),
-        ((RESTART, AWAIT), (RESTART, AWAIT, CLEAR, *restart_kubelet_steps(KUBELET))),
-    ],
-)
-def test_kubelet_comes_back_once(rest: tuple[Step, ...], then: tuple[Step, ...]) -> None:
-    assert return_steps(rest, KUBELET) == then
-
-
-def snapshot(*, on_relay: bool = True, hold: str = "") -> HostSnapshot:
-    process = ProcessState(8, RELAY_ARGV if on_relay else RELAY_ARGV[:1], {})
-    proxy = ProxySnapshot(UnitState(paths.PROXY_UNIT))
-    return HostSnapshot(proxy, KubeletSnapshot(UnitState(KUBELET), process), hold=hold)
-
-
-@rule("R8")
-@pytest.mark.parametrize(
-    ("on_relay", "steps", "hanging"),
-    [
-        (True, START, True),
-        (True, (RESTART, AWAIT), True),
-        (False, START, False),
-    ],
+    ("on_relay", "steps", "seconds"),
+    [(True, START, WHILE_LINKED), (True, (RESTART, AWAIT), 11), (False, START, 0)],
 )
 def test_how_long_a_start_may_take_follows_from_where_kubelet_is(
-    on_relay: bool, steps: tuple[Step, ...], hanging: bool
+    on_relay: bool, steps: tuple[Step, ...], seconds: float
 ) -> None:
     plan = Plan(Mode.INSTALL, Desired(), Changes(), KUBELET, steps)
     limits = limits_of(plan, snapshot(on_relay=on_relay), Settings())
-    assert (limits.hanging, limits.cuts_short) == (hanging, hanging)
-    assert limits.begun_start == (WHILE_HANGING / 2 if hanging and LEAVE not in steps else 20)
+    assert (limits.hanging, limits.cuts_short) == (seconds > 0, seconds > 0)
+    assert limits.proxy_start == (seconds or 20)
 
 
 @rule("R8")
 @pytest.mark.parametrize(
-    ("back", "on_relay", "hold", "took", "goes"),
-    [
-        (True, True, "", 0, RUNTIME),
-        (True, True, f"{BY_RUN}one that was killed", 0, RUNTIME),
-        (True, True, "a person's", 0, ""),
-        (True, False, "", 0, ""),
-        (False, True, "", 0, ""),  # without containers a start is quick
-        (False, True, "", 14, RUNTIME),  # but not on this machine
-    ],
+    ("on_relay", "movable", "goes"), [(True, True, RUNTIME), (True, False, ""), (False, True, "")]
 )
-def test_for_the_good_proxy_kubelet_leaves_rather_than_that_both_ways_fail(
-    back: bool, on_relay: bool, hold: str, took: float, goes: str
+def test_kubelet_leaves_a_start_where_it_can_do_so_without_a_restart(
+    on_relay: bool, movable: bool, goes: str
 ) -> None:
     restart = UnitChange(paths.PROXY_UNIT, Part.PROXY, UnitAction.RESTART, ())
-    host = snapshot(on_relay=on_relay, hold=hold)
-    host = replace(host, proxy=replace(host.proxy, last_start=took))
-    assert leaves_to(host, Changes(units=(restart,)), "none", RUNTIME, back=back) == goes
+    assert leaves_to(snapshot(on_relay=on_relay, movable=movable), Changes(units=(restart,))) == goes
+
+
+@rule("R3")
+@pytest.mark.parametrize("back", [(move_step(BACK),), restart_kubelet_steps(KUBELET)])
+@pytest.mark.parametrize(
+    ("held", "left", "kept"), [("", 1, False), ("mine", 1, True), ("mine", 0, True), ("", 0, None)]
+)
+def test_what_keeps_kubelet_on_its_base_endpoint(
+    back: tuple[Step, ...], held: str, left: int, kept: bool | None
+) -> None:
+    """A person does; a limit of restarts only where it has to be restarted."""
+    rest = (Step(StepKind.CLEAR_HOLD, paths.HOLD, Part.KUBELET), *back)
+    restarts = back[0].kind is StepKind.RESTART
+    if kept if kept is not None else restarts:
+        with pytest.raises(KubeletKeptError):
+            check_way_back(rest, KUBELET, left, held)
+    else:
+        check_way_back(rest, KUBELET, left, held)

@@ -29,9 +29,8 @@ def test_a_missing_value_of_a_manifest_is_an_error() -> None:
 
 def test_the_files_of_a_host_need_no_jinja2() -> None:
     script = "import sys; from installer.rendering import fill; "
-    script += (
-        "fill('kubelet.env.in', variable='A', flag='b', guard_seconds=5); print('jinja2' in sys.modules)"
-    )
+    script += "fill('kubelet.env.in', variable='A', flag='b', base='c', guard_seconds=5); "
+    script += "print('jinja2' in sys.modules)"
     done = subprocess.run(
         [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True
     )

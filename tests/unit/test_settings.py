@@ -29,7 +29,7 @@ def test_no_file_is_all_defaults() -> None:
     assert settings.mode == "install"
     assert settings.proxy.runtime_endpoint == "auto"
     assert settings.proxy.agent == "enabled"
-    assert (settings.proxy.start_timeout_seconds, settings.proxy.dead_seconds) == (20, 20)
+    assert (settings.proxy.start_timeout_seconds, settings.proxy.dead_seconds) == (20, 5)
     kubelet = settings.kubelet
     assert (kubelet.unit, kubelet.strategy) == ("kubelet.service", "auto")
     assert kubelet.drop_in_directory == "auto"
@@ -105,6 +105,10 @@ def test_what_a_file_sets_is_taken_and_the_rest_stays(tmp_path: Path) -> None:
         (
             "proxy: {runtimeEndpoint: 'unix:///run//cri-resmgr/./cri-resmgr.sock'}",
             "proxy.runtimeEndpoint: is the proxy's own relay socket",
+        ),
+        (
+            "proxy: {runtimeEndpoint: 'unix:///run/cri-resmgr-installer/endpoint/containerd.sock'}",
+            "proxy.runtimeEndpoint: is our own link",
         ),
         (
             f"proxy: {{runtimeEndpoint: 'unix:///{'x' * 107}'}}",

@@ -7,15 +7,12 @@ from pathlib import Path
 import pytest
 
 from installer.errors import RollbackFailedError, RolledBackError
-from installer.inputs.load import Request
 from installer.model import paths
-from installer.model.names import Mode
-from installer.model.proxy import WHILE_HANGING
-from installer.node.reconcile import inspect
+from installer.model.proxy import WHILE_LINKED
 from tests.faults.disks.crash import build
 from tests.faults.disks.node import bare_node, program
 from tests.lib.rules import rule
-from tests.lib.slownode import SETTINGS, SlowNode, build_slow_node, release
+from tests.lib.slownode import SlowNode, build_slow_node, release
 
 BOUND = 30.0  # that kubelet may hang for
 
@@ -47,24 +44,19 @@ def test_who_is_slow_to_answer_works(tmp_path: Path, payload: Path) -> None:
     release(payload, "two")
     node.install(payload)
     assert node.read(paths.BINARY) == program("two")
-    assert not {"slow-start", "start-failed"} & {event.data.get("code") for event in node.said}
+    assert "start-failed" not in {event.data.get("code") for event in node.said}
+    assert node.on_relay
 
 
 @rule("R8")
-def test_both_ways_slow_the_good_proxy_gets_its_time_and_nothing_is_blamed(
-    node: SlowNode, payload: Path
-) -> None:
+def test_a_start_that_takes_long_is_no_failure(node: SlowNode, payload: Path) -> None:
     release(payload, "two")
     began = node.fake.clock.time
-    with pytest.raises(RolledBackError, match="the relay is not ready") as ended:
-        node.install(payload)
-    assert not ended.value.remembered
-    assert "starts the proxy slowly" in ended.value.hint
+    node.install(payload)
     assert node.off_relay_at is not None
-    assert 2 * WHILE_HANGING < node.off_relay_at - began < BOUND
+    assert node.off_relay_at - began < WHILE_LINKED + 2
+    assert node.read(paths.BINARY) == program("two")
     assert node.on_relay
-    assert node.read(paths.HOLD) is None
-    assert not inspect(Request(Mode.INSTALL, SETTINGS, payload), node.fake.host).remembered_failure
 
 
 @rule("R8")
@@ -94,25 +86,19 @@ def test_for_a_good_proxy_that_is_slow_kubelet_leaves(node: SlowNode, payload: P
     with pytest.raises(RolledBackError, match="the job ended as 'failed'"):
         node.install(payload)
     done = [event.data["step"] for event in node.said if event.kind == "step.done"]
-    back = done[done.index("await-kubelet-on-base") :]
-    assert back == [
-        *("await-kubelet-on-base", "await-relay"),
-        *("clear-hold", "restart", "await-kubelet", "check-pods"),
-    ]
+    assert done[done.index("move") :] == ["move", "await-relay", "return", "move", "check-pods"]
     assert "slow-start" in [event.data.get("code") for event in node.said]
     assert node.on_relay
 
 
 @rule("R8")
-def test_where_the_good_proxy_is_quick_what_was_silent_is_blamed_and_kubelet_stays(
-    node: SlowNode, payload: Path
-) -> None:
+def test_what_never_answers_is_blamed_and_the_good_proxy_comes_back(node: SlowNode, payload: Path) -> None:
     release(payload, "two")
-    node.slow = ("two",)
+    node.slow, node.seconds = ("two",), 1000.0
     with pytest.raises(RolledBackError, match="the relay is not ready") as ended:
         node.install(payload)
     assert ended.value.remembered
-    assert node.off_relay_at is None
+    assert node.on_relay
 
 
 @rule("R8")

@@ -14,7 +14,7 @@ from installer.model import paths
 from installer.model.host import ProcessState, UnitState
 from installer.model.names import Mode
 from installer.model.plan import Changes, Desired, Plan
-from installer.model.proxy import BELIEVED, WHILE_HANGING, may_be_slow
+from installer.model.proxy import BELIEVED, WHILE_HANGING
 from installer.node.converge import build_limits
 from installer.node.record import Record
 from installer.node.snapshot import read_machine, refresh, take_snapshot, with_probe
@@ -115,9 +115,9 @@ def test_many_containers_make_a_start_longer(tmp_path: Path) -> None:
 
 @rule("R8")
 def test_only_a_kubelet_that_hangs_cuts_a_start_short() -> None:
-    assert build_limits(SETTINGS, hanging=True, containers=500).proxy_start == WHILE_HANGING
-    assert build_limits(SETTINGS, hanging=False, containers=500).proxy_start == 45
-    assert build_limits(SETTINGS, hanging=True, containers=200).begun_start == WHILE_HANGING
+    assert build_limits(SETTINGS, WHILE_HANGING, containers=500).proxy_start == WHILE_HANGING
+    assert build_limits(SETTINGS, 0, containers=500).proxy_start == 45
+    assert build_limits(SETTINGS, WHILE_HANGING, containers=200).begun_start == WHILE_HANGING
 
 
 # -- what the last start took ------------------------------------------------------------------
@@ -160,30 +160,12 @@ def test_a_proxy_without_a_relay_socket_tells_nothing(tmp_path: Path) -> None:
     assert take_snapshot(host.host, read_machine(host.host), SETTINGS, Record()).proxy.last_start == 0.0
 
 
-@rule("R8")
-@pytest.mark.parametrize(
-    ("policy", "containers", "last", "slow"),
-    [
-        ("balloons", 50, 0.0, True),
-        ("balloons", 50, 0.7, True),  # most of them may have come since
-        ("static-pools", 50, 0.0, True),  # it places them when it comes
-        ("", 50, 0.0, True),  # a policy that nobody knows
-        ("balloons", 0, 0.0, False),
-        ("none", 500, 0.7, False),
-        ("static", 500, 0.0, False),
-        ("none", 0, 5.0, True),  # a slow machine
-    ],
-)
-def test_when_kubelet_may_have_to_leave(policy: str, containers: int, last: float, slow: bool) -> None:
-    assert may_be_slow(policy, containers, last) is slow
-
-
 @rule("R9")
 def test_a_start_gets_the_time_that_this_node_was_seen_to_need() -> None:
-    assert build_limits(SETTINGS, hanging=False, containers=50).proxy_start == 22.5
-    limits = build_limits(SETTINGS, hanging=True, containers=50, seen=45)
+    assert build_limits(SETTINGS, 0, containers=50).proxy_start == 22.5
+    limits = build_limits(SETTINGS, WHILE_HANGING, containers=50, seen=45)
     assert (limits.proxy_start, limits.unhurried, limits.furthest) == (WHILE_HANGING, 65, 195)
-    assert build_limits(SETTINGS, hanging=False, containers=500).furthest == 135
+    assert build_limits(SETTINGS, 0, containers=500).furthest == 135
 
 
 @pytest.mark.parametrize(("seconds", "ready"), [(9.0, True), (11.0, False)])

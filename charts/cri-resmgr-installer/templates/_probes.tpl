@@ -22,7 +22,7 @@ those of the settings.
 
 {{/* The longest that the proxy's unit may be inactive on a healthy node. */}}
 {{- define "cri-resmgr-installer.absentSeconds" -}}
-{{- $dead := (.Values.settings.proxy | default dict).deadSeconds | default 20 | int -}}
+{{- $dead := (.Values.settings.proxy | default dict).deadSeconds | default 5 | int -}}
 {{- $restart := add $dead (include "cri-resmgr-installer.proxySeconds" . | int) 30 -}}
 {{- max (include "cri-resmgr-installer.passSeconds" . | int) $restart -}}
 {{- end -}}

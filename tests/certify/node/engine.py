@@ -147,7 +147,7 @@ def _otherwise(ground: Ground, cut: Cut, start: Start, asked: Target, origin: Tr
     for target in (*once, *former.installed[-1:], REMOVAL):
         world = ground.world(cut.moment)
         unit = world.systemd.unit(paths.PROXY_UNIT)
-        if unit.load_state == "loaded" and paths.PROXY_UNIT not in cut.moment.armed:
+        if unit.load_state == "loaded":
             world.systemd.restart(paths.PROXY_UNIT, 0)
         run = watch(world, target.request(ground.directory), target, origin, foresees=False)
         yield from (f"then {target.name}: {why}" for why in broken(run))
@@ -180,8 +180,6 @@ def cuts(uncut: Run, *, power: bool) -> Iterator[Cut]:
             continue
         seen.add(mark)
         yield Cut(number, "killed", moment)
-        if moment.armed:
-            yield Cut(number, "killed, and time passes,", moment)
     if power:
         yield from _power_cuts(uncut)
 
@@ -236,7 +234,6 @@ def _mark(moment: Moment) -> int:
         (
             frozenset(moment.tree.items()),
             frozenset(moment.units.items()),
-            moment.armed,
             moment.running and str(moment.running),
         )
     )
@@ -263,10 +260,6 @@ def _resume(
             yield "R12: kubelet is not healthy after the boot"
     else:
         world = ground.world(cut.moment)
-        if "time passes" in cut.how:
-            for unit in cut.moment.armed:
-                world.systemd.elapse(unit)
-            world.refresh()
     run = watch(world, request, target, origin)
     yield from broken(run)
     if wrong := _unlike(run, uncut, wanted, lost=cut.lost):

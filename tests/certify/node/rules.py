@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from installer.inputs.systemd_syntax import parse_environment_file
 from installer.model import paths
 from installer.model.plan import Assessment, StepKind
-from tests.certify.node.world import LOOK, NATURE, REFUSES, SHARES, SLOW, Effect, Moment
+from tests.certify.node.world import LOOK, NATURE, REFUSES, SHARES, Effect, Moment
 from tests.faults.disks.crash import Entry, Tree
 from tests.faults.disks.node import BASE_ENVIRONMENT, DROP_IN, KUBELET
 from tests.faults.disks.recorder import Verb
@@ -116,7 +116,6 @@ def _plan_is_the_truth(run: Run) -> Iterator[str]:
         elif effect.verb in ("restart", "stop"):
             said = (effect.verb, effect.target) in jobs or (effect.target == paths.PROXY_UNIT and starts)
             said = said or (effect.verb == "stop" and ("restart", effect.target) in jobs)
-            said = said or (effect.target == KUBELET and _leaves(run))
             if not said:
                 yield f"{effect}, which the plan does not say"
     if run.ended in ("changed", "left some"):
@@ -156,17 +155,10 @@ def _mildest(run: Run) -> Iterator[str]:
     starts = run.jobs("restart", paths.PROXY_UNIT)
     if kubelet and restarts:
         wanted = _generation(run.after.tree, paths.KUBELET_ENVIRONMENT)
-        why = (
-            not run.before.on_relay
-            or kubelet.generation != wanted
-            or run.before.process(paths.PROXY_UNIT) is None  # it hangs on a dead relay
-            or not run.before.units[KUBELET].running
-            or _leaves(run)
-        )
-        if not why:
-            yield "kubelet was restarted, though neither its generation nor its endpoint differed"
-    left = _may_leave(run) or bool(run.before.armed)
-    if len(restarts) > 1 and not left:
+        lost = not kubelet.link or kubelet.generation != wanted
+        if not (lost or not run.before.units[KUBELET].running):
+            yield "kubelet was restarted, though it was on our link and its part did not differ"
+    if len(restarts) > 1:
         yield f"kubelet was restarted {len(restarts)} times"
     proxy = run.before.process(paths.PROXY_UNIT)
     if proxy and starts:
@@ -183,16 +175,6 @@ def _mildest(run: Run) -> Iterator[str]:
         )
         if not why:
             yield "the proxy was restarted, though nothing that it was started from differed"
-
-
-def _may_leave(run: Run) -> bool:
-    """Whether the plan says that kubelet leaves the relay if the proxy starts slowly."""
-    return run.foreseen is not None and run.foreseen.plan.leaves_if_slow != ""
-
-
-def _leaves(run: Run) -> bool:
-    """Whether the plan says so, and the proxy does start slowly."""
-    return _may_leave(run) and run.before.content(NATURE) in SLOW
 
 
 def _no_dead_relay(run: Run) -> Iterator[str]:
@@ -361,7 +343,7 @@ def _rolled_back(run: Run) -> Iterator[str]:
     restarts = [number for number, one in enumerate(run.steps) if one in run.jobs("restart", KUBELET)]
     fails = [number for number, one in enumerate(run.steps) if one.effect.ended == "failed"]
     moved = run.before.process(KUBELET) and restarts and fails and min(restarts) > fails[0]
-    if moved and not _leaves(run):
+    if moved:
         yield from _moved_needlessly(run)
 
 
@@ -369,7 +351,8 @@ def _rescued(run: Run) -> Iterator[str]:
     """No proxy starts any more: kubelet serves without it, until a run succeeds."""
     if run.after.on_relay and not run.after.proxy_answers and run.before.content(NATURE) not in _AWAY:
         yield "kubelet stays on a relay that does not answer"
-    if not run.after.on_relay and DROP_IN in run.before.tree and paths.HOLD not in run.after.tree:
+    kept = {paths.HOLD, paths.CONTAINERS_UNKNOWN} & run.after.tree.keys()
+    if not run.after.on_relay and DROP_IN in run.before.tree and not kept:
         yield "nothing holds kubelet on its base endpoint"
 
 

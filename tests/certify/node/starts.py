@@ -177,7 +177,6 @@ _SICK: dict[str, tuple[Target, ...]] = {
     "stuck": (UPGRADE, REMOVAL),
     "canceled": (UPGRADE,),
     "exits": (UPGRADE,),
-    "no timer": (UPGRADE, POLICY),
     "no runtime": (INSTALL, POLICY, REMOVAL),
     "runtime dies": (BAD,),
     "not ready": (UPGRADE,),
@@ -384,10 +383,10 @@ class Ground:
         endpoint = given.get("endpoint", "")
         if process is None or endpoint in ("", "as it is"):
             return
-        argv = tuple(word for word in process.argv if paths.RELAY_ENDPOINT not in word)
+        argv = tuple(word for word in process.argv if word != process.environ.get("CRI_RESMGR_GUARD_FLAG"))
         if endpoint == "elsewhere":
             argv = (*argv, f"--container-runtime-endpoint={ELSEWHERE}")
-        elif process.uses_relay:
+        elif process.link or process.names_relay:
             world.put(paths.CONTAINERS_UNKNOWN, b"1\n")
             world.put(paths.KUBELET_USED, None)
         world.fake.processes.processes[process.pid] = replace(process, argv=argv)

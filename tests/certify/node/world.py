@@ -21,6 +21,7 @@ from typing import Any
 
 from installer.errors import SystemdError
 from installer.host.disk import Kernel
+from installer.host.kubelet_place import BASE_VARIABLE
 from installer.host.ports import KnownDigest, RuntimeStatus, Unwritable
 from installer.model import paths
 from installer.model.containers import CgroupState, CpuResources, ReadyPod, weights_of
@@ -33,6 +34,7 @@ from installer.model.host import (
     UnitDetail,
     UnitState,
 )
+from installer.model.paths import link_of, same_endpoint
 from installer.model.proxy import POLICIES, Repinning
 from tests.faults.disks.crash import Entry, Tree, build, read_tree
 from tests.faults.disks.node import (
@@ -62,7 +64,7 @@ NATURE = "/srv/nature"
 late that kubelet must not hang on it; `too slow`: later than it may; `refuses`: what it is signalled to read
 again; `late`: a container is created while it starts; `fatal`: it ends, and says why; `not set up`: systemd
 cannot run it; `stuck`: its start does not end; `canceled`: somebody else stops it; `exits`: soon after its
-start; `no timer`: systemd arms none. And of others: `no runtime`, `runtime dies`: until the next start of
+start. And of others: `no runtime`, `runtime dies`: until the next start of
 the proxy; `not ready`: it says so; `ill`: kubelet is never healthy; `ill behind it`: on the relay;
 `flagless`: kubelet does not get our flag; `fails`: kubelet's start, behind the relay; `lost`: the bus is."""
 REFUSES = b"refuses"
@@ -115,7 +117,6 @@ class Moment:
     units: Mapping[str, UnitState] = field(default_factory=dict)
     details: Mapping[str, UnitDetail] = field(default_factory=dict)
     processes: Mapping[int, ProcessState] = field(default_factory=dict)
-    armed: frozenset[str] = frozenset()
     next_pid: int = 10_000
     time: float = 0.0
     running: tuple[RunningContainer, ...] = ()
@@ -129,7 +130,10 @@ class Moment:
     @property
     def on_relay(self) -> bool:
         process = self.process(KUBELET)
-        return process is not None and process.uses_relay
+        if process is None or not process.link:
+            return process is not None and process.names_relay
+        link = self.tree.get(process.link)
+        return link is not None and same_endpoint(link.target, paths.RELAY_ENDPOINT)
 
     @property
     def proxy_answers(self) -> bool:
@@ -316,7 +320,7 @@ class World(Node):
         else:
             systemd = self.systemd
             systemd.units, systemd.details = dict(moment.units), dict(moment.details)
-            systemd.next_pid, systemd.armed = moment.next_pid, set(moment.armed)
+            systemd.next_pid = moment.next_pid
             self.fake.processes.processes = dict(moment.processes)
             self.started_from = dict(moment.read)
             self.answers = dict(moment.answers)
@@ -359,7 +363,6 @@ class World(Node):
             dict(systemd.units),
             dict(systemd.details),
             processes,
-            frozenset(systemd.armed),
             systemd.next_pid,
             self.fake.clock.time,
             self.fake.cri.running,
@@ -530,8 +533,8 @@ class World(Node):
             variables |= self.variables(path)
         return variables
 
-    def start_of_kubelet(self, flag: str) -> bool:
-        """The guard's part of it: whether it starts on the relay."""
+    def start_of_kubelet(self, variables: Mapping[str, str]) -> bool:
+        """The guard's part of it: whether it starts on our link."""
         root, run = self.fake.root, self.fake.root / paths.OUR_RUNTIME[1:]
         run.mkdir(parents=True, exist_ok=True)
         unknown, ours = run / "containers-unknown", run / "kubelet-start-ours"
@@ -540,14 +543,18 @@ class World(Node):
             ours.unlink()
         for name in ("kubelet.env", "kubelet.env.used", "relay-start"):
             (run / name).unlink(missing_ok=True)
+        flag, base = variables.get("CRI_RESMGR_GUARD_FLAG", ""), variables.get(BASE_VARIABLE, "")
         held = any(os.path.exists(f"{root}{path}") for path in paths.HOLDS)
-        if flag and not held and (announced or not marked) and self.await_proxy(_GUARD_SECONDS):
-            (run / "kubelet.env.used").write_text("composed\n")
-            (run / "relay-start").write_text("0\n")
-            return True
-        if not marked:
+        on_relay = flag and not held and (announced or not marked) and self.await_proxy(_GUARD_SECONDS)
+        if not on_relay and not marked:
             unknown.write_text("1\n")
-        return False
+        if not flag or not (on_relay or os.path.exists(f"{root}{base}")):
+            return False
+        self.systemd.point(link_of(flag.partition("=")[2]), paths.RELAY_SOCKET if on_relay else base)
+        (run / "kubelet.env.used").write_text("composed\n")
+        if on_relay:
+            (run / "relay-start").write_text("0\n")
+        return True
 
 
 class _Systemd(NodeSystemd):
@@ -593,17 +600,6 @@ class _Systemd(NodeSystemd):
         with _Job(self._world, "signal", name):
             super().kill(name, signal_number)
 
-    def arm_start(self, name: str, seconds: float) -> None:
-        if self._world.read(NATURE) == b"no timer":
-            raise SystemdError(f"arm {name}: the bus is away", lost=True)
-        with _Job(self._world, "arm", name):
-            super().arm_start(name, seconds)
-
-    def disarm_start(self, name: str) -> None:
-        if name in self.armed:
-            with _Job(self._world, "disarm", name):
-                super().disarm_start(name)
-
     def _job(self, method: str, name: str) -> str:
         with _Job(self._world, method, name) as job:
             job.ended = super()._job(method, name)
@@ -627,9 +623,11 @@ class _Systemd(NodeSystemd):
         return loaded
 
     def _proxy_job(self, method: str, unit: UnitState) -> tuple[str, UnitState]:
+        world = self._world
+        if world.read(f"{paths.OUR_RUNTIME}/proxy-start-ours") != b"ours\n":
+            self.leave()
         if method == "stop":
             return self._succeed(method, unit)
-        world = self._world
         text = world.read(unit.fragment_path) or b""
         (world.fake.root / paths.PROXY_PID_FILE[1:]).unlink(missing_ok=True)
         if paths.GUARD.encode() in text:
@@ -644,6 +642,7 @@ class _Systemd(NodeSystemd):
         nature = world.read(NATURE) or b""
         world.runtime_died = nature == b"runtime dies" and not whole
         if variables is None or not sound or nature == b"broken":
+            self.leave()
             if nature in _LAST_WORDS:
                 world.fake.journal.say(unit.name, _LAST_WORDS[nature])
             return "failed", failed(unit)
@@ -660,6 +659,7 @@ class _Systemd(NodeSystemd):
         world.started_from[unit.main_pid] = {path: world.read(path) for path in inputs}
         world._see(world._policy(), everyone=False)
         if nature in SLOW:
+            self.leave()  # it was silent for three seconds
             world.answers[unit.main_pid] = world.fake.clock.time + SLOW[nature]
         if nature == b"late":
             world.create_container("late")
@@ -678,12 +678,11 @@ class _Systemd(NodeSystemd):
                 variables |= world.variables(path)
         argv = (*COMMAND, *variables.get("KUBELET_EXTRA_ARGS", "").split())
         guard = (world.read(paths.GUARD) or b"").startswith(b"#!/bin/sh\n")
-        flag = variables.get("CRI_RESMGR_GUARD_FLAG", "")
         nature = world.read(NATURE)
         if nature == b"lost":
             raise SystemdError(f"restart {KUBELET}: the bus is away", lost=True)
-        if detail.exec_start_pre and guard and world.start_of_kubelet(flag):
-            argv = argv if nature == b"flagless" else (*argv, flag)
+        if detail.exec_start_pre and guard and world.start_of_kubelet(variables):
+            argv = argv if nature == b"flagless" else (*argv, variables["CRI_RESMGR_GUARD_FLAG"])
             if nature == b"fails":
                 return "failed", failed(unit)
         world.fake.processes.processes[unit.main_pid] = ProcessState(unit.main_pid, argv, variables)

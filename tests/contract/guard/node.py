@@ -14,7 +14,9 @@ from installer.rendering import unit_text
 SOON = 10  # seconds: what does not wait is done by then, also on a machine with much else to do
 BUDGET = "30"  # of what must not use it up
 NAME = "cri-resmgr-kubelet-guard"
-FLAG = "--container-runtime-endpoint=unix:///var/run/cri-resmgr/cri-resmgr.sock"
+LINK = "/run/cri-resmgr-installer/endpoint/containerd.sock"
+FLAG = f"--container-runtime-endpoint=unix://{LINK}"
+RELAY, BASE = "/var/run/cri-resmgr/cri-resmgr.sock", "/run/containerd/containerd.sock"
 LISTENS = "0000000000000000: 00000002 00000000 00010000 0001 01 4711 /var/run/cri-resmgr/cri-resmgr.sock"
 
 
@@ -37,6 +39,11 @@ class Node:
         (root / ".cri-resmgr-guard-test-root").touch()
         (root / "proc/net/unix").write_text("Num RefCount Protocol Flags Type St Inode Path\n")
         self.binary.touch(mode=0o755)
+        self.link = root / LINK[1:]
+        runtime = root / BASE[1:]
+        runtime.parent.mkdir(parents=True, exist_ok=True)
+        if not runtime.exists():
+            os.mknod(runtime, stat.S_IFSOCK | 0o600)
 
     def serve(self, comm: str = "cri-resmgr", line: str = LISTENS, pid: str = "42\n") -> None:
         (self.root / "proc/42").mkdir(exist_ok=True)
@@ -56,6 +63,7 @@ class Node:
             "CRI_RESMGR_GUARD_ROOT": str(self.root),
             "CRI_RESMGR_GUARD_VARIABLE": "ARGS",
             "CRI_RESMGR_GUARD_FLAG": FLAG,
+            "CRI_RESMGR_GUARD_BASE": BASE,
             "CRI_RESMGR_GUARD_SECONDS": BUDGET,
             **more,
         }
@@ -72,6 +80,21 @@ class Node:
         )
         assert complains or done.stderr == ""
         return done
+
+    @property
+    def target(self) -> str:
+        """Where the link leads; empty: there is none."""
+        return str(self.link.readlink()) if self.link.is_symlink() else ""
+
+    @property
+    def on_relay(self) -> bool:
+        """Whether kubelet is started with our flag, and with the link to the relay."""
+        return self.composed.exists() and self.target == RELAY
+
+    def lead_to(self, target: str) -> None:
+        self.link.parent.mkdir(parents=True, exist_ok=True)
+        self.link.unlink(missing_ok=True)
+        self.link.symlink_to(target)
 
     def composed_value(self, variable: str = "ARGS") -> str:
         found = parse_environment_file(self.composed.read_bytes().decode())

@@ -26,12 +26,12 @@ def test_a_relay_that_kubelet_did_not_survive_twice_is_left(node: Node) -> None:
     for _again in range(2):
         done = node.guard("compose", "--v=2")
         assert "base endpoint: kubelet failed on the relay 2 times in a row" in done.stdout
-        assert not node.composed.exists()
+        assert not node.on_relay
         assert node.guard("ended", SERVICE_RESULT="exit-code").stdout == ""
     (node.run / "relay-failures").unlink()
     (node.run / "containers-unknown").unlink()
     node.guard("compose")
-    assert node.composed.exists()
+    assert node.on_relay
 
 
 @rule("R12")

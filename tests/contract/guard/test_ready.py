@@ -33,7 +33,7 @@ def test_ready_needs_the_listening_relay(node: Node, line: str, ready: bool) -> 
     node.serve(line=line)
     node.binary.unlink()  # nothing to wait for
     node.guard("compose")
-    assert node.composed.exists() is ready
+    assert node.on_relay is ready
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ def test_ready_needs_the_live_process_of_the_pid_file(node: Node, comm: str, pid
     node.serve(comm, pid=pid)
     node.binary.unlink()  # nothing to wait for
     node.guard("compose")
-    assert node.composed.exists() is ready
+    assert node.on_relay is ready
 
 
 @rule("R12")
@@ -61,7 +61,7 @@ def test_ready_needs_the_socket_file(node: Node) -> None:
     node.socket.unlink()
     node.binary.unlink()  # nothing to wait for
     node.guard("compose")
-    assert not node.composed.exists()
+    assert not node.on_relay
 
 
 @rule("R12")
@@ -83,7 +83,7 @@ def test_compose_gives_up_in_time_and_takes_the_old_file_away(dash: Node) -> Non
     assert 0.9 < elapsed(began) < SOON
     assert done.returncode == 0
     assert "base endpoint: the relay is not ready, waited " in done.stdout
-    assert not dash.composed.exists()
+    assert not dash.on_relay
 
 
 @rule("R12")
@@ -137,7 +137,7 @@ def test_compose_goes_without_at_once_on_hold(node: Node, place: str) -> None:
     assert elapsed(began) < SOON
     assert done.stdout == f"{NAME}: base endpoint: held: paused by the operator\n"
     assert done.returncode == 0
-    assert not node.composed.exists()
+    assert not node.on_relay
 
 
 def test_a_hold_without_a_line_end_or_a_reason_holds(node: Node) -> None:
@@ -158,7 +158,7 @@ def test_what_is_no_file_delays_no_kubelet(node: Node, name: str) -> None:
     done = node.guard("compose")
     assert elapsed(began) < SOON
     assert done.returncode == 0
-    assert node.composed.exists() is (name != "hold")
+    assert node.on_relay is (name != "hold")
 
 
 @rule("R12")
@@ -175,7 +175,7 @@ def test_a_deadline_that_is_none_is_said(node: Node, seconds: str) -> None:
     node.serve()
     done = node.guard("compose", CRI_RESMGR_GUARD_SECONDS=seconds)
     assert "using 15" in done.stdout
-    assert node.composed.exists()
+    assert node.on_relay
 
 
 @rule("R12")
@@ -205,8 +205,8 @@ def test_what_was_composed_is_for_one_start(node: Node) -> None:
     node.serve()
     node.guard("compose")
     assert node.guard("retire").returncode == 0
-    assert not node.composed.exists()
-    assert sorted(path.name for path in node.run.iterdir()) == ["kubelet.env.used", "relay-start"]
+    assert not node.on_relay
+    assert sorted(path.name for path in node.run.iterdir()) == ["endpoint", "kubelet.env.used", "relay-start"]
 
 
 def test_unknown_verb(node: Node) -> None:
@@ -243,7 +243,7 @@ def test_r14_kubelet_stays_off_a_relay_whose_proxy_may_not_know_its_pods(node: N
     for _again in range(2):
         done = node.guard("compose")
         assert "base endpoint: there may be pods that the proxy does not know" in done.stdout
-        assert not node.composed.exists()
+        assert not node.on_relay
     (node.run / "kubelet-start-ours").touch()
     assert "relay: ready" in node.guard("compose").stdout
     assert "base endpoint" in node.guard("compose").stdout, "one start was announced"

@@ -32,7 +32,7 @@ def test_compose_puts_the_flag_behind_the_value(node: Node) -> None:
     assert node.composed.read_text() == f'ARGS="--v=2 {FLAG}"\n'
     assert stat.S_IMODE(node.composed.stat().st_mode) == 0o600
     assert stat.S_IMODE(node.run.stat().st_mode) == 0o755
-    assert sorted(path.name for path in node.run.iterdir()) == ["kubelet.env", "relay-start"]
+    assert sorted(path.name for path in node.run.iterdir()) == ["endpoint", "kubelet.env", "relay-start"]
 
 
 def test_compose_of_a_variable_that_is_not_set(node: Node) -> None:
@@ -56,7 +56,7 @@ def test_a_value_that_would_swallow_the_flag(node: Node, value: str) -> None:
     node.serve()
     done = node.guard("compose", value)
     assert "base endpoint: the value of ARGS" in done.stdout
-    assert not node.composed.exists()
+    assert not node.on_relay
 
 
 @rule("R12")
@@ -67,7 +67,7 @@ def test_no_value_of_the_base_breaks_out(dash: Node, value: bytes) -> None:
     dash.serve()
     (dash.run / "containers-unknown").unlink(missing_ok=True)
     dash.guard("compose", value)
-    if dash.composed.exists():
+    if dash.on_relay:
         composed = dash.composed_value().encode()
         assert composed == value + (b" " if value else b"") + FLAG.encode()
         assert split_words(composed.decode())[-1] == FLAG
@@ -109,7 +109,7 @@ def test_a_value_that_is_not_utf_8(node: Node, value: bytes) -> None:
     node.serve()
     done = node.guard("compose", b"--label=" + value)
     assert "is not UTF-8" in done.stdout
-    assert not node.composed.exists()
+    assert not node.on_relay
 
 
 @pytest.mark.parametrize("variable", ["guard_root", "guard_run", "value", "KUBELET_EXTRA_ARGS"])
@@ -125,7 +125,7 @@ def test_no_variable_no_file(node: Node, variable: str) -> None:
     done = node.guard("compose", "x", CRI_RESMGR_GUARD_VARIABLE=variable)
     assert done.returncode == 1
     assert "base endpoint" in done.stdout
-    assert not node.composed.exists()
+    assert not node.on_relay
 
 
 @rule("R12")
@@ -147,4 +147,4 @@ def test_a_value_that_is_too_long_is_left_alone(node: Node) -> None:
     node.serve()
     done = node.guard("compose", "a" * 32_769)
     assert "base endpoint: the value of ARGS is longer than 32768 bytes" in done.stdout
-    assert not node.composed.exists()
+    assert not node.on_relay

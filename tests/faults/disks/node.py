@@ -11,19 +11,21 @@ import os
 import posixpath
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from glob import glob
 from pathlib import Path
 
 from installer.host.disk import Kernel, sync_directory
+from installer.host.kubelet_place import BASE_VARIABLE, find_place
 from installer.host.ports import KnownDigest, RuntimeStatus
 from installer.inputs.systemd_syntax import parse_environment_file
 from installer.model import paths
-from installer.model.host import ExecLine, FileState, ProcessState, UnitDetail, UnitState
+from installer.model.host import ExecLine, FileState, KubeletSnapshot, ProcessState, UnitDetail, UnitState
+from installer.model.paths import link_of
 from tests.faults.disks.crash import Entry, Tree, build
 from tests.faults.disks.recorder import Careless
-from tests.lib.fakes import CONTAINERD, FakeFiles, FakeHost, FakeSystemd, failed
+from tests.lib.fakes import CONTAINERD, FakeConnections, FakeFiles, FakeHost, FakeSystemd, failed
 from tests.lib.throwaway.payload import ENVIRONMENT, UNIT
 
 KUBELET = "kubelet.service"
@@ -138,6 +140,7 @@ class Node:
         self.fake = FakeHost(root)
         self.fake.files = self._make_files(kernel)
         self.systemd = self.fake.systemd = self._make_systemd(kernel)
+        self.fake.connections = FakeConnections(self.fake.files, self.systemd, self.fake.processes)
         self.fake.cri.sockets = {RUNTIME: CONTAINERD, paths.RELAY_ENDPOINT: self._relay}
         self.fake.healthz.healthy = self.kubelet_healthy
         self._boot()
@@ -172,8 +175,12 @@ class Node:
 
     @property
     def on_relay(self) -> bool:
-        process = self.process(KUBELET)
-        return process is not None and process.uses_relay
+        return self.place(self.systemd.unit(KUBELET)).on_relay
+
+    def place(self, kubelet: UnitState) -> KubeletSnapshot:
+        """Where kubelet's calls go."""
+        process = self.fake.processes.get(kubelet.main_pid)
+        return find_place(kubelet, process, self.fake.files, self.fake.connections)
 
     @property
     def proxy_runs(self) -> bool:
@@ -266,6 +273,7 @@ class NodeSystemd(FakeSystemd):
 
     def _proxy_job(self, method: str, unit: UnitState) -> tuple[str, UnitState]:
         if method == "stop":
+            self.leave()
             return self._succeed(method, unit)
         node = self._node
         text = node.read(unit.fragment_path) or b""
@@ -314,10 +322,30 @@ class NodeSystemd(FakeSystemd):
         pre = self.detail(KUBELET).exec_start_pre
         flag = variables.get("CRI_RESMGR_GUARD_FLAG", "")
         held = any(os.path.exists(f"{node.fake.root}{path}") for path in paths.HOLDS)
-        if flag and guard and pre and not held and node.proxy_runs:
+        if flag and guard and pre:
             argv = (*argv, flag)
+            to_relay = not held and node.proxy_runs
+            self.point(
+                link_of(flag.partition("=")[2]), paths.RELAY_SOCKET if to_relay else variables[BASE_VARIABLE]
+            )
         node.fake.processes.processes[unit.main_pid] = ProcessState(unit.main_pid, argv, variables)
         return "done", unit
+
+    def leave(self) -> None:
+        """What the guard does when the proxy is stopped by order."""
+        variables = self._node.variables(paths.KUBELET_ENVIRONMENT)
+        link = link_of(variables.get("CRI_RESMGR_GUARD_FLAG", "").partition("=")[2])
+        if link and self._node.fake.files.state(link).target == paths.RELAY_SOCKET:
+            self.point(link, variables[BASE_VARIABLE])
+            (self._node.fake.root / paths.CONTAINERS_UNKNOWN[1:]).touch()
+
+    def point(self, link: str, target: str) -> None:
+        """What the guard does, below /run, which no power loss survives."""
+        place = f"{self._node.fake.root}{link}"
+        os.makedirs(posixpath.dirname(place), exist_ok=True)
+        with suppress(FileNotFoundError):
+            os.unlink(place)
+        os.symlink(target, place)
 
 
 def unit_environment(text: bytes) -> tuple[str, ...]:

@@ -16,7 +16,7 @@ from installer.daemon.watch import EventLoop, WatchSpec
 from installer.errors import InstallerError
 from installer.host.cri import SocketCri
 from installer.host.files import RootedFiles
-from installer.host.healthz import host_socket
+from installer.host.namespaces import host_socket
 from installer.host.process import ProcProcesses
 from installer.host.systemd import BusSystemd
 from installer.model.host import HostPath

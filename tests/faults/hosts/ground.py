@@ -16,12 +16,11 @@ from tests.faults.hosts.lifemodel import (
     SOMEBODYS_DROP_IN,
     VERSION,
 )
-from tests.host.command import RELAY_FLAG
 from tests.host.flavours import KUBELETS, NEW_FLAG, UNIT_FILE
 from tests.host.node import PROXY, Node
 from tests.lib.throwaway.containers import container_pid, create_container
 from tests.lib.throwaway.host import HostError, ThrowawayHost
-from tests.lib.throwaway.kubelet import TREES, UNIT, running_arguments, runtime_of, wait_healthy
+from tests.lib.throwaway.kubelet import TREES, UNIT, on_relay, runtime_of, wait_healthy
 from tests.lib.throwaway.snapshot import walk
 from tests.lib.throwaway.standins.http2 import CallError, unary
 
@@ -155,7 +154,7 @@ class Ground:
 
     def on_relay(self) -> bool:
         try:
-            return RELAY_FLAG in running_arguments(self.host)
+            return on_relay(self.host)
         except (HostError, FileNotFoundError):  # it does not run
             return False
 

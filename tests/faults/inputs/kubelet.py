@@ -129,13 +129,15 @@ def _wrong(found: Assessment) -> str:
     base = found.snapshot.base
     wrong = _wrong_drop_in(files[kubelet.unit.unit_file], kubelet.strategy, kubelet.variable, base)
     ours = _variables(files[paths.KUBELET_ENVIRONMENT])
+    endpoint = ours.get("CRI_RESMGR_GUARD_BASE", "")  # kubelet's; the proxy may be given another one
     expected = {
         "CRI_RESMGR_GUARD_VARIABLE": kubelet.variable,
-        "CRI_RESMGR_GUARD_FLAG": f"--container-runtime-endpoint={paths.RELAY_ENDPOINT}",
+        "CRI_RESMGR_GUARD_FLAG": f"--container-runtime-endpoint=unix://{paths.endpoint_link(endpoint)}",
+        "CRI_RESMGR_GUARD_BASE": endpoint,
         "CRI_RESMGR_GUARD_SECONDS": "15",
         "CRI_RESMGR_INSTALLER_GENERATION": kubelet.unit.generation,
     }
-    if ours != expected:
+    if ours != expected or not endpoint.startswith("/"):
         return f"kubelet.env has {ours}"
     return wrong or _wrong_proxy(files[paths.PROXY_ENVIRONMENT], found.base_endpoint)
 

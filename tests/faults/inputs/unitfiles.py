@@ -179,7 +179,10 @@ class Laboratory:
         self.tried += len(seen)
         wrong = [f"{case}: {line}" for case, found in seen.items() for line in differences(case, *found)]
         choices = {case: choice for case in seen if (choice := self._choose(case, *seen[case])) is not None}
-        drop_ins = {case: desired_kubelet(_settings(case), seen[case][1], choices[case]) for case in choices}
+        base = "unix:///run/containerd/containerd.sock"
+        drop_ins = {
+            case: desired_kubelet(_settings(case), seen[case][1], choices[case], base) for case in choices
+        }
         self._lay(
             {
                 files[0].path: files[0].content

@@ -40,16 +40,19 @@ def test_a_killed_proxy_is_systemds_to_restart(node: Node, tmp_path: Path) -> No
         assert not node.path(HOLD).exists()
 
 
+@rule("R3", "R4")
 @pytest.mark.matrix("frozen proxy")
-def test_a_silent_proxy_is_restarted_once_first(node: Node, tmp_path: Path) -> None:
+def test_kubelet_leaves_a_silent_proxy_and_returns_when_it_was_restarted(node: Node, tmp_path: Path) -> None:
     settings(node, **UNHURRIED)
     node.run("install")
     with daemon(node, tmp_path) as running, node.restarts(kubelet=False, proxy=True):
         running.settle()
         node.host.systemctl("kill", "--signal=STOP", PROXY)
+        within(SOON, lambda: off_relay(node))
         within(SOON, lambda: "restart-proxy" in [data["verb"] for data in running.ended()])
+        within(SOON, lambda: on_relay(node))
         running.ready()
-        assert "rescue" not in [data["verb"] for data in running.ended()]
+    assert not node.path(HOLD).exists()
 
 
 @rule("R12")
@@ -131,28 +134,23 @@ def test_a_proxy_that_does_not_find_its_runtime_again_is_restarted(node: Node, t
 @rule("R4")
 def test_kubelet_leaves_a_dead_proxy_and_comes_back_when_it_is_good(node: Node, tmp_path: Path) -> None:
     node.run("install")
-    with daemon(node, tmp_path) as running:
+    with daemon(node, tmp_path) as running, node.restarts(kubelet=False, proxy=True):
         running.settle()
         node.fault("cri-resmgr", '{"startup": "exit"}')
-        killed = time.monotonic()
         node.host.systemctl("kill", "--signal=KILL", PROXY)
         within(SOON, lambda: off_relay(node))
-        assert time.monotonic() - killed >= 4, "systemd was not given its chance"
         wait_healthy(node.host)
-        within(SOON, lambda: running.phase() == "held")
-        assert not running.ready_file.exists()
-        assert "run: " in node.path(HOLD).read_text()
-        within(SOON, lambda: running.restarts() == 1)
+        within(SOON, lambda: not running.ready_file.exists())
         node.fault("cri-resmgr", "")
         within(SOON, lambda: on_relay(node))
         running.settle()
-        assert running.restarts() == 2
+        assert running.restarts() == 0
         assert not node.path(HOLD).exists()
 
 
 @rule("R4", "R12")
 @pytest.mark.parametrize("whole", [False, True], ids=["hangs", "frozen as a whole"])
-def test_with_the_default_times_kubelet_is_back_30_s_after_the_last_answer(
+def test_with_the_default_times_kubelet_is_served_10_s_after_the_last_answer(
     node: Node, tmp_path: Path, whole: bool
 ) -> None:
     """A proxy that hangs at each start; and one that is frozen with the guard's own part, so that systemd
@@ -172,23 +170,17 @@ def test_with_the_default_times_kubelet_is_back_30_s_after_the_last_answer(
         freezer = threading.Thread(target=freeze)
         freezer.start()
         node.host.systemctl("kill", "--signal=STOP", PROXY)
-        last_answer = uptime(node)
+        last_answer = time.monotonic()
         try:
-            within(2 * SOON, lambda: off_relay(node))
+            within(SOON, lambda: off_relay(node))
+            assert time.monotonic() - last_answer < 10 + BUSY
             wait_healthy(node.host)
         finally:
             over.set()
             freezer.join()
-        started = int(node.host.show(UNIT, "ActiveEnterTimestampMonotonic")) / 1e6
-        assert started - last_answer < 30 + BUSY
-        assert [data["verb"] for data in running.ended()].count("restart-proxy") == 1
         node.fault("cri-resmgr", "")
     node.host.systemctl("kill", "--signal=KILL", PROXY, check=False)
     node.run("install")
-
-
-def uptime(node: Node) -> float:
-    return float(node.path("/proc/uptime").read_text().split()[0])
 
 
 def test_a_repair_that_hangs_does_not_keep_kubelet_on_a_dead_relay(node: Node, tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from copy import copy
 from dataclasses import dataclass, field, replace
 
+from installer.host.kubelet_place import BASE_VARIABLE
 from installer.inputs.policy import asked_by_agent
 from installer.inputs.settings import Settings
 from installer.inputs.systemd_syntax import parse_environment_file
@@ -26,6 +27,7 @@ from installer.model.host import (
     ProxySnapshot,
     UnitState,
 )
+from installer.model.paths import normalise_endpoint
 from installer.model.plan import Step, StepKind
 from installer.model.proxy import NO_CACHE, ProxyCache
 from installer.node.kept import object_path
@@ -63,6 +65,8 @@ class MemoryHost:
     healthy: bool = True
     hold: str = ""
     composed: bool = False
+    target: str = ""  # of our link, which kubelet follows at once
+    movable: bool = True
     leftovers: tuple[str, ...] = ()
     edited_base: bool = False
     accepts_plugins: bool = True
@@ -97,7 +101,7 @@ class MemoryHost:
                 self.starting,
                 self.took,
             ),
-            KubeletSnapshot(kubelet, self.kubelet_process, self.healthy and kubelet.running),
+            self._kubelet(kubelet),
             {path: self.files.state(path) for path in sorted(wanted)},
             self.hold,
             self.composed,
@@ -108,6 +112,20 @@ class MemoryHost:
             accepts_plugins=self.accepts_plugins,
             unknown_pods=self.unknown_pods if self.answers else None,
             may_be_unknown=self.may_be_unknown,
+        )
+
+    def _kubelet(self, unit: UnitState) -> KubeletSnapshot:
+        process, healthy = self.kubelet_process, self.healthy and unit.running
+        if process is None or not process.link:
+            return KubeletSnapshot(unit, process, healthy)
+        base = self._variables(paths.KUBELET_ENVIRONMENT).get(BASE_VARIABLE, "")
+        base = base or process.environ.get(BASE_VARIABLE, "")
+        return KubeletSnapshot(
+            *(unit, process, healthy),
+            target=self.target,
+            base=base,
+            peers=(base, self.target) if self.target else (base,),
+            movable=self.movable,
         )
 
     def put_base(self) -> None:
@@ -164,6 +182,9 @@ class MemoryHost:
                 self.start_proxy()
             case StepKind.RESTART:
                 self.start_kubelet()
+            case StepKind.MOVE:
+                self.target = normalise_endpoint(step.target)
+                self.may_be_unknown = True
 
     def _reset_pinning(self, *, everyone: bool) -> None:
         resets = find_resets(self.probe.containers, self.cache, self.probe.managers, everyone=everyone)
@@ -217,10 +238,12 @@ class MemoryHost:
         argv = next_command_line(parse_base(base), base)
         variables = self._variables(paths.KUBELET_ENVIRONMENT) if self.kubelet.loaded_digest else {}
         guard = self.files.state(paths.GUARD).kind is Kind.FILE
-        self.composed = bool(variables) and guard and self.answers and not self.hold
-        self.may_be_unknown |= not self.composed and bool(variables)
+        self.composed = bool(variables) and guard
+        on_relay = self.composed and self.answers and not self.hold
+        self.may_be_unknown |= not on_relay and bool(variables)
         if self.composed:
             argv = (*argv, variables["CRI_RESMGR_GUARD_FLAG"])
+            self.target = normalise_endpoint(paths.RELAY_SOCKET if on_relay else variables[BASE_VARIABLE])
         self.kubelet_process = ProcessState(pid, argv, variables)
 
     def _started(self, unit: UnitState) -> tuple[UnitState, int]:

@@ -244,7 +244,11 @@ def _by_others(case: Case, host: MemoryHost, line: str) -> None:
 def _change_unit(case: Case, host: MemoryHost, part: str, but: Mapping[str, Any]) -> None:
     given = but.get(part) or {}
     given = {"state": given} if isinstance(given, str) else given
-    own = {"answers", "starting", "took"} if part == "proxy" else {"healthy", "composed", "endpoint", "runs"}
+    own = (
+        {"answers", "starting", "took"}
+        if part == "proxy"
+        else {"healthy", "composed", "endpoint", "runs", "movable"}
+    )
     case.check(given, part, _UNIT | own)
     unit, process = getattr(host, part), getattr(host, f"{part}_process")
     unit = replace(unit, **_STATES[given.get("state", "running")])
@@ -262,6 +266,8 @@ def _change_unit(case: Case, host: MemoryHost, part: str, but: Mapping[str, Any]
         process = replace(process, argv=tuple(given["runs"].split()))
     if given.get("endpoint") == "base" and process:
         process, host.composed = replace(process, argv=process.argv[:-1]), False
+    if given.get("endpoint") == "moved":  # by somebody, or something, to its base endpoint
+        host.target = "/run/containerd/containerd.sock"
     setattr(host, part, unit)
     setattr(host, f"{part}_process", process if unit.main_pid else None)
     for name in (own & given.keys()) - {"endpoint", "runs"}:

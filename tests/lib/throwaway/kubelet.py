@@ -133,8 +133,22 @@ BUILT_IN = "unix:///run/containerd/containerd.sock"  # since kubelet 1.27
 
 
 def running_endpoint(host: ThrowawayHost) -> str:
-    """The endpoint that kubelet said it uses, at its last start. A real one does not say it: that is of its
-    flag, else of the file that it is configured with."""
+    """The endpoint that kubelet said it uses, at its last start; where our link leads, if it is that. A real
+    one does not say it: that is of its flag, else of the file that it is configured with."""
+    named = _named_endpoint(host)
+    link = Path(f"{host.root}{named.removeprefix('unix://')}")
+    return f"unix://{link.readlink()}" if "/endpoint/" in named and link.is_symlink() else named
+
+
+def on_relay(host: ThrowawayHost) -> bool:
+    """Whether the endpoint of the running kubelet is the relay, or a link that leads there. Raises HostError
+    if none runs."""
+    named = standin.flag(running_arguments(host), "container-runtime-endpoint") or ""
+    link = Path(f"{host.root}{named.removeprefix('unix://')}")
+    return "cri-resmgr.sock" in (str(link.readlink()) if named and link.is_symlink() else named)
+
+
+def _named_endpoint(host: ThrowawayHost) -> str:
     if real.named("kubelet"):
         arguments = running_arguments(host)
         config = Path(f"{host.root}{standin.flag(arguments, 'config') or '/none'}")

@@ -28,7 +28,7 @@ from tests.lib.policy_bench import (
 from tests.lib.rules import rule
 
 
-def test_the_way_forward_is_taken_once_after_a_good_minute(settled: Bench) -> None:
+def test_the_way_forward_is_taken_after_a_good_minute(settled: Bench) -> None:
     held(settled)
     assert settled.look() is Action.NOTHING
     assert settled.look(after=59) is Action.NOTHING
@@ -40,7 +40,41 @@ def test_the_way_forward_is_taken_once_after_a_good_minute(settled: Bench) -> No
     settled.end(OK)
     held(settled)
     assert settled.look(after=0) is Action.NOTHING
-    assert settled.look(after=600) is Action.NOTHING
+    assert settled.look(after=4 * 60 - 1) is Action.NOTHING  # longer after each return within an hour
+    assert settled.look(after=2) is Action.INSTALL
+
+
+@rule("R3")
+def test_a_kubelet_that_needs_no_restart_returns_soon(settled: Bench) -> None:
+    dead, held, good = (replace(seen, moves=True) for seen in (DEAD, HELD, GOOD))
+    for waits in (5, 20, 80):
+        settled.look(dead, after=HEARTBEAT)
+        assert settled.look(after=2) is Action.NOTHING
+        assert settled.look(after=1) is Action.RESCUE
+        settled.end(Outcome(0), held)
+        settled.look()
+        assert settled.look(after=waits - 1) is Action.NOTHING
+        assert settled.look(after=1) is Action.INSTALL
+        assert settled.last.is_return
+        settled.end(Outcome(0, changed=True), good)
+
+
+def test_a_persons_hold_takes_effect_at_once_where_that_takes_no_restart(settled: Bench) -> None:
+    held = replace(GOOD, hold="broken CPU map", units=("held",))
+    assert settled.look(held) is Action.NOTHING
+    assert settled.look(replace(held, moves=True)) is Action.HOLD
+    settled.end(Outcome(0), replace(held, moves=True, on_relay=False))
+    assert settled.look() is Action.NOTHING
+    assert settled.look(replace(GOOD, moves=True, on_relay=False, units=("back",))) is Action.INSTALL
+
+
+@rule("R4")
+def test_a_proxy_that_hangs_is_left_before_it_is_restarted(settled: Bench) -> None:
+    silent = replace(SILENT, moves=True)
+    settled.look(silent, after=HEARTBEAT)
+    assert settled.look(after=3) is Action.RESCUE
+    settled.end(Outcome(0), replace(HELD, relay=False, moves=True))
+    assert settled.look(after=1) is Action.RESTART_PROXY
 
 
 @pytest.mark.parametrize("outcome", [Outcome(3, would_restart=True), Outcome(75)])
@@ -69,7 +103,7 @@ def test_the_way_forward_is_open_while_a_failed_generation_is_not_retried(settle
     assert settled.look(after=61) is Action.INSTALL
     assert settled.last.is_return
     settled.end(Outcome(5, remembered=True, reason="it is broken"))
-    assert settled.look(after=61) is Action.NOTHING
+    assert settled.look(after=4 * 60 - 2) is Action.NOTHING
 
 
 def test_a_repair_that_was_stopped_waits_for_a_restart_of_kubelet_and_is_not_forgotten(
@@ -251,7 +285,7 @@ def test_dead_seconds_count_from_the_last_answer_as_far_as_it_is_known(settled: 
 
 @rule("R4")
 def test_short_dead_seconds_leave_systemd_its_chance(make: Make) -> None:
-    bench = make(dead_seconds=4.0)
+    bench = make(dead_seconds=1.0)
     bench.settle()
     assert bench.look(DEAD, after=HEARTBEAT) is Action.NOTHING
     assert bench.look(after=2.9) is Action.NOTHING

@@ -30,12 +30,13 @@ from functools import partial
 from typing import Any, NoReturn
 
 from tests.lib.throwaway.standins import faults
-from tests.lib.throwaway.standins.http2 import CallError, strings, unary
+from tests.lib.throwaway.standins.http2 import CallError, Channel, strings, unary
 from tests.lib.throwaway.standins.kubelet_api import READ_ONLY, SECURE, UNKNOWN, serve, serve_healthz
 from tests.lib.throwaway.standins.pods import RESTART_GRACE, WORKER_SECONDS, Pods, load
 
 FAULTS = "/etc/standin-kubelet.json"
 DEFAULT_ENDPOINT = "unix:///run/containerd/containerd.sock"
+CONTAINERD = "/run/containerd/containerd.sock"
 RELAY = "/run/cri-resmgr/cri-resmgr.sock"
 SERVICE = "/runtime.v1.RuntimeService/"
 IMAGE_INFO = "/runtime.v1.ImageService/ImageFsInfo"
@@ -164,7 +165,9 @@ def socket_path(address: str) -> str:
 
 
 def is_relay(address: str) -> bool:
+    """Whether it is the relay, or a link to it."""
     path = socket_path(address)
+    path = os.readlink(path) if os.path.islink(path) else path
     return (path.removeprefix("/var") if path.startswith("/var/run/") else path) == RELAY
 
 
@@ -194,10 +197,18 @@ def call(address: str, method: str, message: bytes = b"", timeout: float = RUNTI
 
 def poll(address: str, pods: Pods) -> NoReturn:
     """As the real one looks each second at what runs, whatever comes of it: it stays healthy for minutes."""
+    channel = Channel(socket_path(address))
     while True:
         with suppress(OSError, CallError):
-            pods.sync(call(address, "ListContainers"))
-        time.sleep(1.0)
+            pods.sync(channel.unary(f"{SERVICE}ListContainers", timeout=RUNTIME_SECONDS))
+        channel.rest(1.0)
+
+
+def watch_runtime() -> None:
+    """cadvisor's own connection to containerd, whatever kubelet's endpoint is."""
+    channel = Channel(CONTAINERD)
+    while os.path.exists(CONTAINERD):
+        channel.rest(3600.0)
 
 
 class Pages:
@@ -268,6 +279,7 @@ def main() -> NoReturn:
     if port:
         serve(("0.0.0.0", port), pages.read_only)
     start_new_thread(poll, (address, pods))
+    start_new_thread(watch_runtime, ())
     log("I", '"Started kubelet"')
     if "exitAfterSeconds" in wrong:
         time.sleep(float(wrong["exitAfterSeconds"]))

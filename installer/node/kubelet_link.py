@@ -1,0 +1,67 @@
+"""Kubelet's endpoint as a link: where it leads, and how kubelet is moved by it.
+
+Kubelet gets the path of a link as its endpoint, once and for all. Its CRI client dials that path anew
+whenever a connection ends, and connect(2) follows links. So to move kubelet, the link is renamed over and
+kubelet's connections to the other socket are ended: its calls fail for a moment, it goes on living, and with
+it every exec, log stream and readiness of its pods.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from contextlib import suppress
+
+from installer.errors import InstallerError, StepFailedError
+from installer.host.kubelet_place import find_place
+from installer.host.ports import Files, Host
+from installer.host.runtime_directory import make_runtime_directory
+from installer.model import paths
+from installer.model.host import Kind, KubeletSnapshot, UnitState
+from installer.model.paths import RELAY_ENDPOINT, normalise_endpoint, same_endpoint
+
+_TAKEN_UP = 5.0  # seconds that kubelet may take to connect anew: it backs off for up to 3 s
+_POLL = 0.05
+
+
+def read_kubelet(host: Host, unit: UnitState) -> KubeletSnapshot:
+    """Kubelet's process, and where its calls go."""
+    process = host.processes.kubelet(unit.main_pid) if unit.main_pid else None
+    return find_place(unit, process, host.files, host.connections)
+
+
+def mark_unknown(files: Files) -> None:
+    """From now on kubelet may make pods and containers beside the proxy. Tell the guard and the next run."""
+    with suppress(OSError, InstallerError):
+        make_runtime_directory(files)
+        files.write(paths.CONTAINERS_UNKNOWN, b"", 0o644)
+
+
+def move(host: Host, unit: str, endpoint: str) -> None:
+    """Move kubelet to one of its two endpoints, and wait until it is there, whoever else moves or restarts it
+    meanwhile. It may be there already.
+
+    Raises StepFailedError, OSError, UnservableHostError.
+    """
+    relay, deadline = same_endpoint(endpoint, RELAY_ENDPOINT), host.clock.monotonic() + _TAKEN_UP
+    marked = False
+    while not is_there(kubelet := read_kubelet(host, host.systemd.unit(unit)), endpoint):
+        process = kubelet.process
+        if host.clock.monotonic() > deadline:
+            why = "it does not connect" if kubelet.linked else "it has not been started with our link"
+            raise StepFailedError(f"{unit}: it does not take up {endpoint}: {why}", interfered=True)
+        if process is not None and kubelet.linked:
+            if not marked:
+                mark_unknown(host.files)
+            if not same_endpoint(kubelet.target, endpoint):
+                make_runtime_directory(host.files, posixpath.dirname(process.link))
+                if host.files.state(process.link).kind is Kind.DIRECTORY:
+                    host.files.remove_tree(process.link)
+                host.files.link(process.link, normalise_endpoint(endpoint))
+            host.connections.cut(process.pid, kubelet.base if relay else RELAY_ENDPOINT)
+            marked = True
+        host.clock.sleep(_POLL)
+
+
+def is_there(kubelet: KubeletSnapshot, endpoint: str) -> bool:
+    """Whether kubelet uses this one of its two endpoints, as far as can be seen."""
+    return kubelet.is_at(endpoint) and not (same_endpoint(endpoint, RELAY_ENDPOINT) and kubelet.is_silent)
