@@ -32,6 +32,7 @@ from tests.lib.throwaway.kubelet import install_kubelet, wait_healthy
 from tests.lib.throwaway.payload import build_payload
 
 PROXY, KUBELET = paths.PROXY_UNIT, "kubelet.service"
+RELAY, BASE = "/run/cri-resmgr/cri-resmgr.sock", "/run/containerd/containerd.sock"
 FALLBACK = "policy:\n  Active: none\n# {}\n"
 # As installed: with compiled bytecode, which some build environments switch off.
 ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
@@ -237,6 +238,54 @@ def relay_gap(bench: Bench) -> None:
     )
 
 
+def moves(bench: Bench) -> None:
+    """How long kubelet is without a runtime: by the proxy's own unit if that is killed, and by a run."""
+    away = "from kill -9 of the proxy, not restarted, to kubelet's runtime"
+    onto, killed = [], []
+    for _run in range(bench.runs):
+        killed.append(left_after_kill(bench))
+        with gaps(lambda: bool(uses(bench))) as gap:
+            bench.installer("install")
+        onto += gap
+    row("kubelet without a runtime while it moves onto the relay", f"{statistics.median(onto):.3f} s")
+    row(away, f"{statistics.median(killed):.3f} s", f"worst {max(killed):.3f} s, no daemon")
+
+
+def uses(bench: Bench) -> set[str]:
+    """Where kubelet's connections lead, of its two endpoints; its cadvisor has one to the runtime, too."""
+    found = bench.door.connections.peers(bench.door.systemd.unit(KUBELET).main_pid)
+    peers = list(map(paths.normalise_endpoint, found))
+    return {endpoint for endpoint in (RELAY, BASE) if peers.count(endpoint) > int(endpoint == BASE)}
+
+
+def left_after_kill(bench: Bench) -> float:
+    """Nobody starts it again."""
+    drop_in = bench.host.root / f"run/systemd/system/{PROXY}.d/no-restart.conf"
+    drop_in.parent.mkdir(parents=True, exist_ok=True)
+    drop_in.write_text("[Service]\nRestart=no\n")
+    bench.host.systemctl("daemon-reload")
+    bench.host.systemctl("kill", "--signal=KILL", PROXY)
+    took = until(lambda: uses(bench) == {BASE})
+    drop_in.unlink()
+    bench.host.systemctl("daemon-reload")
+    return took
+
+
+def frozen(bench: Bench) -> None:
+    """The daemon runs."""
+    took = []
+    for _run in range(bench.runs):
+        bench.installer("install")
+        time.sleep(2)
+        bench.host.systemctl("kill", "--signal=STOP", PROXY)
+        took.append(until(lambda: uses(bench) == {BASE}))
+    row(
+        "from SIGSTOP of the proxy to kubelet's runtime, with daemon",
+        f"{statistics.median(took):.3f} s",
+        f"worst {max(took):.3f} s",
+    )
+
+
 def restarts(bench: Bench) -> None:
     def count(what: str, act: Callable[[], object], expected: tuple[int, int]) -> None:
         before = bench.invocations()
@@ -283,6 +332,17 @@ def daemon(bench: Bench, scratch: Path) -> None:
     try:
         until(ready.exists)
         time.sleep(2)
+        killed = []
+        for _run in range(bench.runs):
+            bench.installer("install")  # the daemon waits longer each time
+            time.sleep(11)  # else it is the second crash
+            killed.append(left_after_kill(bench))
+        row(
+            "the same with daemon",
+            f"{statistics.median(killed):.3f} s",
+            f"worst {max(killed):.3f} s",
+        )
+        frozen(bench)
         guard = bench.host.root / paths.GUARD[1:]
         repairs = [repair(guard) for _run in range(bench.runs)]
         row(
@@ -344,6 +404,7 @@ def main() -> int:
         kubelet_gap(bench)
         restarts(bench)
         relay_gap(bench)
+        moves(bench)
         whole_process(bench)
         pyinfra_no_op(bench, Path(scratch))
         one_pass(bench)

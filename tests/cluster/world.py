@@ -29,7 +29,7 @@ from tests.lib.throwaway.containers import ctr, import_image
 from tests.lib.throwaway.controlplane import ControlPlane
 from tests.lib.throwaway.furnish import write
 from tests.lib.throwaway.host import HostError, ThrowawayHost
-from tests.lib.throwaway.kubelet import UNIT, lay_kubelet, running_arguments, wait_healthy
+from tests.lib.throwaway.kubelet import UNIT, lay_kubelet, on_relay, wait_healthy
 from tests.lib.throwaway.network import PODS, Network, address
 from tests.lib.throwaway.real_kubelet import LENIENT
 from tests.lib.throwaway.snapshot import difference, snapshot
@@ -81,7 +81,7 @@ class KubeNode:
     def on_relay(self) -> bool | None:
         """Whether kubelet runs and uses the relay. None: its host is off."""
         try:
-            return any(RELAY in word for word in running_arguments(self.host))
+            return on_relay(self.host)
         except (HostError, OSError, ValueError):
             return False if self.is_on() else None
 
@@ -183,6 +183,17 @@ class Cluster:
         """Its output. `code` is what it has to exit with; None: whatever."""
         return self._run([str(self._programs["kubectl"]), *argv], stdin, code)
 
+    def start(self, *argv: str) -> subprocess.Popen[str]:
+        """A kubectl that goes on; the caller ends it."""
+        return subprocess.Popen(
+            [*self.network.prefix, str(self._programs["kubectl"]), *argv],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            env=self._environment(),
+        )
+
     def ours(self, *argv: str, stdin: str = "", code: int | None = 0) -> str:
         """The output of one of the program's commands for a whole cluster."""
         return self._run([sys.executable, "-m", "installer.cli", *argv], stdin, code)
@@ -202,12 +213,14 @@ class Cluster:
             timeout=COMMAND_SECONDS,
             check=False,
             cwd=_TOP,
-            env=os.environ
-            | {"KUBECONFIG": str(self.plane.kubeconfig("admin")), "PYTHONPATH": str(EXTENSION)},
+            env=self._environment(),
         )
         said = done.stdout + done.stderr
         assert code is None or done.returncode == code, f"{' '.join(argv)}: {done.returncode}\n{said}"
         return said if code != 0 else done.stdout
+
+    def _environment(self) -> dict[str, str]:
+        return os.environ | {"KUBECONFIG": str(self.plane.kubeconfig("admin")), "PYTHONPATH": str(EXTENSION)}
 
     def get(self, kind: str, name: str = "", namespace: str = "") -> Object:
         words = [*([name] if name else []), *(["--namespace", namespace] if namespace else [])]

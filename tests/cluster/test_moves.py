@@ -1,0 +1,225 @@
+"""What pods, and people who watch them, see of kubelet's moves: nothing, but at the first installation.
+
+The tests are one story, in this order: each begins with the cluster that the one before has left. Between the
+first installation and the removal each node has one kubelet process.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import ExitStack
+from itertools import count
+from pathlib import Path
+from threading import Event, Thread
+from time import monotonic
+
+import pytest
+
+from installer.model import paths
+from tests.cluster.steps import (
+    SETTINGS,
+    apply,
+    are_served,
+    are_well,
+    has_fallback,
+    install,
+    run_workload,
+    status,
+    workload,
+)
+from tests.cluster.watch import Watch
+from tests.cluster.world import BROKEN, NEW, NONE, Cluster, KubeNode, Object
+from tests.host.node import PROXY
+
+#: Of a fleet's rules this is not about.
+VALUES = {"settings": {**SETTINGS, "rollout": {"concurrentRestarts": 3, "order": "any", "soakSeconds": 5}}}
+
+_RESERVED = "  ReservedResources:\n    CPU: 500m\n"
+POLICIES = [f"policy:\n  Active: {name}\n{_RESERVED}" for name in ("topology-aware", "static", "none")]
+TICKS = ("sh", "-c", "n=0; while :; do n=$((n+1)); echo tick $n; sleep 0.2; done")
+PROBE: Object = {"exec": {"command": ["true"]}, "periodSeconds": 1, "failureThreshold": 1}
+#: A pod whose second container comes seconds after its sandbox.
+_MOST = 60
+LATE: Object = {"name": "late", "command": ["sleep", "3"]}
+
+
+@pytest.fixture(scope="module")
+def ticking(cluster: Cluster) -> Iterator[dict[str, Sessions]]:
+    """On each node a pod that logs, and people who look at it."""
+    install(cluster)
+    template = workload("ticking")
+    container = template["spec"]["containers"][0]
+    container |= {"command": list(TICKS), "readinessProbe": PROBE}
+    run_workload(cluster, template=template)
+    with ExitStack() as stack:
+        yield {node.name: stack.enter_context(Sessions(cluster, node)) for node in cluster.nodes}
+
+
+class Sessions:
+    """An exec session, and somebody who follows the log, on the ticking pod of a node."""
+
+    def __init__(self, cluster: Cluster, node: KubeNode) -> None:
+        self._cluster, self._node = cluster, node
+        self._numbers = count()
+
+    def __enter__(self) -> Sessions:
+        found = self._cluster.get("pods", namespace="default")["items"]
+        (pod,) = (
+            each
+            for each in found
+            if each["spec"]["nodeName"] == self._node.name and each["metadata"]["labels"]["app"] == "ticking"
+        )
+        self.name = pod["metadata"]["name"]
+        echo = ("sh", "-c", "while read -r word; do echo got $word; done")
+        self._exec = self._cluster.start("exec", "--stdin", self.name, "--", *echo)
+        self._logs = self._cluster.start("logs", "--follow", "--tail=1", self.name)
+        self.expect_alive()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for each in (self._exec, self._logs):
+            each.kill()
+            each.communicate()
+
+    def expect_alive(self) -> None:
+        word = f"w{next(self._numbers)}"
+        asked, answered = self._exec.stdin, self._exec.stdout
+        assert asked
+        assert answered
+        assert self._logs.stdout
+        asked.write(f"{word}\n")
+        asked.flush()
+        assert answered.readline() == f"got {word}\n"
+        assert self._logs.poll() is None
+        assert self._logs.stdout.readline().startswith("tick ")
+
+
+class Births:
+    """`with Births(cluster):` a pod is created every two seconds; in the end all of their containers run."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster, self._stop, self._names = cluster, Event(), list[str]()
+        self._thread = Thread(target=self._create, daemon=True)
+
+    def __enter__(self) -> Births:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+        if self._names:
+            self._cluster.wait(lambda: not self._unborn(), "each pod that was created meanwhile runs")
+        self._cluster.kubectl("delete", "pods", "--selector=app=born", "--wait=false", "--grace-period=1")
+
+    def _create(self) -> None:
+        numbers, nodes = count(), self._cluster.nodes
+        while not self._stop.wait(2.0):
+            number = next(numbers)
+            if number == _MOST:
+                return
+            name = f"born-{int(monotonic())}-{number}"
+            template = workload("born", resources={}, nodeName=nodes[number % len(nodes)].name)
+            container = template["spec"]["containers"][0]
+            late = {**container, **LATE, "name": "late"}
+            body = {"apiVersion": "v1", "kind": "Pod", **template}
+            body["metadata"] = {**body["metadata"], "name": name, "namespace": "default"}
+            body["spec"] = {**body["spec"], "initContainers": [late]}
+            self._cluster.apply(json.dumps(body))
+            self._names.append(name)
+
+    def _unborn(self) -> list[str]:
+        found = self._cluster.get("pods", namespace="default")["items"]
+        ready = {each["metadata"]["name"] for each in found if _is_ready(each)}
+        return [name for name in self._names if name not in ready]
+
+
+def _is_ready(pod: Object) -> bool:
+    return any(
+        each["type"] == "Ready" and each["status"] == "True" for each in pod["status"].get("conditions", [])
+    )
+
+
+def _readiness(cluster: Cluster) -> dict[str, tuple[str, int]]:
+    """Of each ticking pod: since when it has been ready or not, and how often it was restarted."""
+    pods = cluster.kubectl("get", "pods", "--selector=app=ticking", "--output=json")
+    return {
+        pod["metadata"]["name"]: (
+            next(
+                each["lastTransitionTime"] for each in pod["status"]["conditions"] if each["type"] == "Ready"
+            ),
+            pod["status"]["containerStatuses"][0]["restartCount"],
+        )
+        for pod in json.loads(pods)["items"]
+    }
+
+
+@pytest.fixture(autouse=True)
+def unseen(cluster: Cluster, ticking: dict[str, Sessions], watch: Watch) -> Iterator[None]:
+    """No session ends, no pod or node flips, each kubelet is the one that it was, each pod that is created
+    meanwhile runs."""
+    kubelets = [node.invocations()[0] for node in cluster.nodes]
+    before = _readiness(cluster)
+    with Births(cluster):
+        yield
+    for sessions in ticking.values():
+        sessions.expect_alive()
+    assert [node.invocations()[0] for node in cluster.nodes] == kubelets
+    assert _readiness(cluster) == before
+    assert not watch.flips()
+    assert not cluster.denied()
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_another_policy(cluster: Cluster, policy: str) -> None:
+    apply(cluster, policy)
+    cluster.wait(lambda: has_fallback(cluster, policy) and are_well(cluster), "the policy is in force")
+    assert are_served(cluster)
+
+
+def test_an_upgrade(cluster: Cluster) -> None:
+    proxies = [node.invocations()[1] for node in cluster.nodes]
+    apply(cluster, NONE, NEW)
+    cluster.wait(lambda: are_well(cluster) and _are_others(cluster, proxies), "the new version")
+    assert are_served(cluster)
+
+
+def _are_others(cluster: Cluster, proxies: list[str]) -> bool:
+    return all(node.invocations()[1] != old for node, old in zip(cluster.nodes, proxies, strict=True))
+
+
+def test_a_bad_upgrade_and_the_way_back(cluster: Cluster) -> None:
+    apply(cluster, NONE, BROKEN)
+    cluster.wait(lambda: "stopped" in status(cluster, code=None), "the generation is stopped")
+    cluster.wait(lambda: all(node.on_relay() for node in cluster.nodes), "all are on the relay")
+    apply(cluster, NONE, NEW)
+    cluster.wait(lambda: are_well(cluster) and are_served(cluster), "the good version")
+
+
+@pytest.mark.parametrize("signal", ["KILL", "STOP"])
+def test_a_proxy_that_dies_or_freezes(cluster: Cluster, signal: str) -> None:
+    proxies = [node.invocations()[1] for node in cluster.nodes]
+    for node in cluster.nodes:
+        node.host.systemctl("kill", f"--signal={signal}", PROXY)
+    cluster.wait(lambda: _are_others(cluster, proxies) and are_served(cluster), "other proxies serve")
+
+
+def test_a_proxy_that_somebody_stops(cluster: Cluster) -> None:
+    for node in cluster.nodes:
+        node.host.systemctl("stop", PROXY)
+        assert not node.on_relay()
+    cluster.wait(lambda: are_served(cluster), "kubelet has returned")
+
+
+def _hold(node: KubeNode) -> Path:
+    return node.host.root / paths.HOLD[1:]
+
+
+def test_a_hold(cluster: Cluster) -> None:
+    for node in cluster.nodes:
+        _hold(node).write_text("a broken CPU map\n")
+    cluster.wait(lambda: not any(node.on_relay() for node in cluster.nodes), "none is on the relay")
+    for node in cluster.nodes:
+        _hold(node).unlink()
+    cluster.wait(lambda: are_served(cluster), "kubelet has returned")
