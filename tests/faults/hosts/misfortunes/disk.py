@@ -92,7 +92,7 @@ FULL = (
     *(
         _all_full(when, 5, Kubelet.STAYED, Before.BARE, rare=when != _RELOADING)
         for when in (
-            f"mark pending {PROXY_ENVIRONMENT}",
+            f"note in {PROXY_ENVIRONMENT} that a restart is due",
             f"write {BINARY}",
             f"write {GUARD}",
             f"write {FALLBACK}",
@@ -101,7 +101,7 @@ FULL = (
             _STARTING,
             f"restart {PROXY}",
             "wait until the relay",
-            f"mark pending {KUBELET_ENVIRONMENT}",
+            f"note in {KUBELET_ENVIRONMENT} that a restart is due",
             f"write {DROP_IN}",
             "check that our lines",
         )
@@ -113,7 +113,7 @@ FULL = (
     # ... of an upgrade ...
     *(
         _all_full(when, 6, Kubelet.STAYED, Before.UPGRADE)  # the way back has no room either
-        for when in (f"mark pending {PROXY_ENVIRONMENT}", f"write {BINARY}")
+        for when in (f"note in {PROXY_ENVIRONMENT} that a restart is due", f"write {BINARY}")
     ),
     *(
         _all_full(when, 0, Kubelet.STAYED, Before.UPGRADE)
