@@ -57,6 +57,7 @@ from installer.node.links import disable
 from installer.node.pinning import give_back
 from installer.node.relay_steps import (
     RETURN,
+    check_restart,
     check_way_back,
     move_step,
     restart_kubelet_steps,
@@ -295,7 +296,10 @@ class _Worker:
         kubelet = read_kubelet(self._host, self._host.systemd.unit(self._plan.kubelet_unit))
         if not kubelet.linked or is_there(kubelet, step.target):
             return ()
-        return (move_step(step.target),) if kubelet.moves else restart_kubelet_steps(kubelet.unit.name)
+        if kubelet.moves:
+            return (move_step(step.target),)
+        check_restart(self._progress.restarts_left)
+        return restart_kubelet_steps(kubelet.unit.name)
 
     def _restart_proxy(self, step: Step) -> tuple[Step, ...]:
         self._progress.moved_proxy = True

@@ -146,7 +146,7 @@ def _plan(facts: Facts, record: Record, nonce: str) -> Plan:
         resets=runtime if unpinned or (removing and request.settings.removal.reset_pinning) else "",
         adopts=runtime if adopts else "",
         leaves_to=leaves_to(snapshot, changes),
-        linked=snapshot.kubelet.moves,
+        linked=snapshot.kubelet.linked,
         base=base_of(snapshot),
         returns=bool(controls) and not looked_at,
         runtime=runtime,

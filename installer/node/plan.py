@@ -54,7 +54,7 @@ class Options:
     resets: str = ""  # running containers get their CPUs and weight back while the proxy is stopped
     adopts: str = ""  # unknown containers are adopted before the proxy starts; the step stops it if needed
     leaves_to: str = ""  # see leaves_to
-    linked: bool = False  # kubelet is on our link, and can be moved by it
+    linked: bool = False  # kubelet is on our link: the guard may let it leave
     forgets_agent: bool = False  # see Facts
     compares: bool = False  # the pods, though nothing moves: see known_pods
 

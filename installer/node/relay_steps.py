@@ -37,7 +37,13 @@ def check_way_back(rest: tuple[Step, ...], unit: str, restarts_left: float, held
         return
     if held:
         raise KubeletKeptError(f"an operator still holds kubelet on its base endpoint: {held}")
-    if StepKind.RESTART in kinds and restarts_left < 1:
+    if StepKind.RESTART in kinds:
+        check_restart(restarts_left)
+
+
+def check_restart(restarts_left: float) -> None:
+    """Raises KubeletKeptError if no restart is left by which kubelet could return to the relay."""
+    if restarts_left < 1:
         raise KubeletKeptError(
             "kubelet waits on its base endpoint: another restart of it is not allowed now",
             "the proxy runs; `run` moves kubelet back to it as soon as that is allowed",

@@ -212,7 +212,7 @@ def _options_back(
         resets=endpoint if resets and run.settings.removal.reset_pinning else "",
         adopts=endpoint if adopts else "",
         leaves_to="" if stays else leaves_to(snapshot, changes),
-        linked=snapshot.kubelet.moves and not stays,
+        linked=snapshot.kubelet.linked and not stays,
         base=base_of(snapshot) if removes else "",
         runtime=endpoint,
     )

@@ -135,6 +135,33 @@ def test_whoever_has_taken_kubelet_from_the_relay_meanwhile_it_returns(tmp_path:
     assert slow.apply() == [BACK]
 
 
+@rule("R3", "R8")
+@pytest.mark.parametrize("left", [1, 0])
+def test_a_kubelet_that_cannot_be_moved_returns_by_a_restart_if_one_is_left(
+    tmp_path: Path, left: float
+) -> None:
+    """Linux 5.4: whoever stops the proxy ends the connections, but nobody can end those to the runtime."""
+    slow = SlowHost(tmp_path, serves_at=2)
+    fake, slow.progress = slow.fake, Progress(restarts_left=left)
+    fake.connections.permitted = False
+    fake.files.link(LINK, BASE)
+
+    def restart(_method: str, unit: UnitState) -> tuple[str, UnitState]:
+        slow.jobs.append("kubelet")
+        fake.files.link(LINK, paths.RELAY_SOCKET)
+        unit = fake.systemd.started(unit)
+        fake.processes.processes[unit.main_pid] = fake.processes.processes[8]
+        return "done", unit
+
+    fake.systemd.on_job[KUBELET] = restart
+    if left:
+        slow.apply()
+    else:
+        with pytest.raises(KubeletKeptError, match="another restart of it is not allowed now"):
+            slow.apply()
+    assert slow.jobs == ["restart", "kubelet"][: 1 + int(left)]
+
+
 @rule("R8")
 @pytest.mark.parametrize("leaves", [True, False])
 def test_a_start_job_that_outlasts_kubelet_is_no_failure_if_kubelet_may_leave(
