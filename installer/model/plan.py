@@ -11,7 +11,7 @@ from installer.model.controls import Originals
 from installer.model.host import DesiredFile, FileState, HostSnapshot, Part
 from installer.model.jsontext import sha256_hex
 from installer.model.names import Mode
-from installer.model.paths import RELAY_ENDPOINT, same_endpoint
+from installer.model.paths import KUBELET_ENVIRONMENT, RELAY_ENDPOINT, RELAY_NAME, same_endpoint
 from installer.model.proxy import PolicyInForce, PolicySource
 
 
@@ -172,6 +172,13 @@ class Desired:
         files."""
         lines = "".join(f"{file.path} {file.mode:o} {file.digest}\n" for file in self.files)
         return sha256_hex(lines.encode())[:_LENGTH] if lines else ""
+
+    @property
+    def names_relay(self) -> bool:
+        """Whether kubelet gets the relay itself as its endpoint, and no link: by an earlier version of
+        ours."""
+        contents = (file.content for file in self.files if file.path == KUBELET_ENVIRONMENT)
+        return any(isinstance(content, bytes) and RELAY_NAME.encode() in content for content in contents)
 
 
 class StepKind(StrEnum):

@@ -156,7 +156,10 @@ class KubeletStart:
             return  # an earlier installation is back, whose relay may be in kubelet's configuration
         kubelet = read_kubelet(self._host, now)
         process, freed = kubelet.process, self._plan.rescues or not kubelet.linked
-        right = kubelet.is_at(paths.RELAY_ENDPOINT) if relay else freed and not kubelet.on_relay
+        if self._plan.desired.names_relay:
+            right = kubelet.on_relay
+        else:
+            right = kubelet.is_at(paths.RELAY_ENDPOINT) if relay else freed and not kubelet.on_relay
         if process is None or not right:
             wanted = "the relay" if relay else "its base endpoint"
             has = (process and process.flag("--container-runtime-endpoint")) or "no endpoint"

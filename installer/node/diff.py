@@ -41,7 +41,7 @@ def diff(desired: Desired, snapshot: HostSnapshot, record: Record) -> Changes:
     else:
         units.append(_diff_no_proxy(desired, snapshot, record, files))
     if desired.kubelet is not None:
-        units.append(_diff_kubelet(desired.kubelet.unit, snapshot, files))
+        units.append(_diff_kubelet(desired.kubelet.unit, snapshot, files, links=not desired.names_relay))
     elif desired.proxy is None:
         units.append(_diff_no_kubelet(snapshot, record, files))
     return Changes(files, tuple(unit for unit in units if unit is not None))
@@ -217,7 +217,7 @@ def _starts_the_same(change: FileChange) -> bool:
 
 
 def _diff_kubelet(
-    unit: DesiredUnit, snapshot: HostSnapshot, files: tuple[FileChange, ...]
+    unit: DesiredUnit, snapshot: HostSnapshot, files: tuple[FileChange, ...], *, links: bool
 ) -> UnitChange | None:
     kubelet, state, process = snapshot.kubelet, snapshot.kubelet.unit, snapshot.kubelet.process
     reason, action = "", UnitAction.RESTART
@@ -227,9 +227,9 @@ def _diff_kubelet(
         reason = "it was started with our lines" if process.generation else ""
     elif not (kubelet.linked or kubelet.on_relay):
         reason = _ON_BASE
-    elif process.generation != unit.generation or not kubelet.linked:
+    elif process.generation != unit.generation or kubelet.linked != links:
         reason = _generation_reason(process.generation, Part.KUBELET, files)
-    elif not kubelet.is_at(paths.RELAY_ENDPOINT):
+    elif links and not kubelet.is_at(paths.RELAY_ENDPOINT):
         reason = "its link leads elsewhere" if kubelet.on_relay else _ON_BASE
         action = UnitAction.MOVE if kubelet.moves else UnitAction.RESTART
     elif kubelet.is_silent and snapshot.may_be_unknown:  # who moved it there has been killed, or it dials

@@ -322,12 +322,11 @@ class NodeSystemd(FakeSystemd):
         pre = self.detail(KUBELET).exec_start_pre
         flag = variables.get("CRI_RESMGR_GUARD_FLAG", "")
         held = any(os.path.exists(f"{node.fake.root}{path}") for path in paths.HOLDS)
-        if flag and guard and pre:
+        to_relay, link = not held and node.proxy_runs, link_of(flag.partition("=")[2])
+        if flag and guard and pre and (to_relay or link):  # an earlier version's names the relay itself
             argv = (*argv, flag)
-            to_relay = not held and node.proxy_runs
-            self.point(
-                link_of(flag.partition("=")[2]), paths.RELAY_SOCKET if to_relay else variables[BASE_VARIABLE]
-            )
+            if link:
+                self.point(link, paths.RELAY_SOCKET if to_relay else variables[BASE_VARIABLE])
         node.fake.processes.processes[unit.main_pid] = ProcessState(unit.main_pid, argv, variables)
         return "done", unit
 
