@@ -20,7 +20,7 @@ def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """As pip lays out our wheel, beside the other project."""
     place = tmp_path_factory.mktemp("packages")
     for name in WHEEL["only-include"]:
-        ignored = shutil.ignore_patterns("__pycache__")
+        ignored = shutil.ignore_patterns("__pycache__", "_wheel")
         shutil.copytree(
             ROOT / name, place / WHEEL["sources"].get(name, name), ignore=ignored, dirs_exist_ok=True
         )
@@ -36,7 +36,8 @@ def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def run(packages: Path, *argv: str) -> str:
     """In a directory and an environment that have neither."""
     # The libraries are those of this environment; what leads to the checkout is not.
-    others = f"[each for each in sys.path if each != {str(ROOT)!r}]"
+    theirs = tuple(str(ROOT / name) for name in ("installer", "tests"))
+    others = f"[each for each in sys.path if each != {str(ROOT)!r} and not each.startswith({theirs!r})]"
     code = f"import sys; sys.path = [{str(packages)!r}, *{others}]\n"
     words = [sys.executable, "-P", "-c", code + argv[0], *argv[1:]]
     done = subprocess.run(words, cwd="/", capture_output=True, text=True, check=False, timeout=120)

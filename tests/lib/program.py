@@ -37,7 +37,8 @@ def lay_program(target: Path, system: Path) -> None:
     own = packages / "cri_resmgr_installer"  # as in a wheel
     assets = own / "installer/_assets"
     ignored = shutil.ignore_patterns("__pycache__")
-    shutil.copytree(TOP / own.name, own, ignore=ignored)
+    shutil.copytree(TOP / "installer/cli/_wheel" / own.name, own, ignore=ignored)
+    ignored = shutil.ignore_patterns("__pycache__", "_wheel")
     shutil.copytree(TOP / "installer", own / "installer", ignore=ignored)
     for name in ("units", "templates"):
         shutil.copytree(TOP / name, assets / name)

@@ -1,7 +1,7 @@
 """The name by which Python knows what is installed: `installer` belongs to another project on PyPI.
 
 In a wheel the package `installer` lies in this one, where only our own process looks for it, so both
-projects can live in one environment. In a checkout it lies beside this one.
+projects can live in one environment. In a checkout it is the one that this lies in.
 """
 
 import os
