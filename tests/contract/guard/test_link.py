@@ -69,17 +69,23 @@ def test_a_flag_that_names_no_link_of_ours_makes_none(node: Node, flag: str) -> 
 # -- when the proxy has ended ----------------------------------------------------------------------
 
 
-def ended(node: Node, result: str, restart: str = "always") -> str:
-    """What the guard says when the proxy has ended. It finds a systemctl that tells how systemd restarts
-    the proxy, and a systemd-run that writes down its command."""
+def with_tools(node: Node, **does: str) -> None:
+    """The guard finds these programs before the system's."""
     tools = node.root / "tools"
     tools.mkdir(exist_ok=True)
-    for name, does in (("systemctl", f"echo {restart}"), ("systemd-run", f'echo "$@" >{node.root}/later')):
-        (tools / name).write_text(f"#!/bin/sh\n{does}\n")
+    for name, lines in does.items():
+        (tools / name).write_text(f"#!/bin/sh\n{lines}\n")
         (tools / name).chmod(0o755)
     script = node.script.read_text()
     if str(tools) not in script:
         node.script.write_text(script.replace('export PATH="', f'export PATH="{tools}:'))
+
+
+def ended(node: Node, result: str, restart: str = "always") -> str:
+    """What the guard says when the proxy has ended. It finds a systemctl that tells how systemd restarts
+    the proxy, and a systemd-run that writes down its command."""
+    later = f'echo "$@" >{node.root}/later'
+    with_tools(node, **{"systemctl": f"echo {restart}", "systemd-run": later})
     done = node.guard("left", SERVICE_RESULT=result)
     assert done.returncode == 0
     return done.stdout
@@ -109,10 +115,80 @@ def test_a_hold_takes_effect_when_the_proxy_is_stopped(node: Node, result: str) 
 def test_kubelet_stays_while_the_installer_restarts_the_proxy(node: Node) -> None:
     node.lead_to(RELAY)
     (node.run / "proxy-start-ours").write_text("ours\n")
-    assert ended(node, "success") == ""
+    assert ended(node, "success", "71 cri-resource-manager.service restart running") == ""
+    with_tools(node, systemctl="exit 1")  # it does not answer
+    assert node.guard("left", SERVICE_RESULT="success").stdout == ""
     assert node.target == RELAY
+    assert not (node.root / "later").exists()
     assert "the proxy has failed (exit-code)" in ended(node, "exit-code", "no")
     assert node.target == BASE
+
+
+@rule("R4", "R7")
+def test_an_announcement_of_a_killed_installer_keeps_kubelet_on_no_proxy_that_is_stopped(node: Node) -> None:
+    node.lead_to(RELAY)
+    (node.run / "proxy-start-ours").write_text("ours\n")
+    assert "the proxy was stopped" in ended(node, "success", "71 cri-resource-manager.service stop running")
+    assert node.target == BASE
+
+
+@rule("R4")
+@pytest.mark.parametrize("result", ["success", "signal"])
+@pytest.mark.parametrize("slow", ["systemctl", "systemd-run"])
+def test_a_busy_systemd_keeps_kubelet_on_no_dead_proxy(dash: Node, result: str, slow: str) -> None:
+    """It gives all that follows the proxy's end one second."""
+    dash.serve()
+    dash.lead_to(RELAY)
+    tools = {"systemctl": "echo always restart", "systemd-run": ":"} | {slow: "exec sleep 5"}
+    with_tools(dash, **tools)
+    began = uptime()
+    assert "kubelet's next connection" in dash.guard("left", SERVICE_RESULT=result).stdout
+    assert uptime() - began < 1
+    assert dash.target == BASE
+
+
+MARK = "/run/cri-resmgr-installer/containers-unknown"
+MOVE = """mv=$(PATH=/usr/bin:/bin command -v mv)
+case $* in
+*{word}*) {before}; "$mv" "$@" && {{ {after}; }} ;;
+*) "$mv" "$@" ;;
+esac"""
+
+
+def while_moving(node: Node, word: str, before: str = ":", after: str = ":") -> None:
+    """Something happens just before or behind the guard renames a file whose name has this word. (busybox
+    would not look for this program.)"""
+    with_tools(node, mv=MOVE.format(word=word, before=before, after=after))
+
+
+@rule("R7", "R14")
+def test_a_run_that_takes_the_mark_away_while_kubelet_leaves_does_not_lose_it(dash: Node) -> None:
+    """Pods that kubelet makes from now on are unknown."""
+    dash.lead_to(RELAY)
+    dash.run.joinpath("containers-unknown").touch()
+    while_moving(dash, "containerd.sock", f"rm {dash.root}{MARK}")
+    assert "kubelet's next connection" in ended(dash, "success")
+    assert dash.target == BASE
+    assert (dash.run / "containers-unknown").exists()
+
+
+@rule("R4", "R14")
+@pytest.mark.parametrize("word", ["containerd.sock", "kubelet.env"])
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_proxy_that_is_stopped_while_kubelet_starts_is_not_its_endpoint(
+    dash: Node, word: str, when: str
+) -> None:
+    """Both let the link lead elsewhere at the same time."""
+    dash.serve()
+    dash.lead_to(RELAY)
+    left = f'rm {dash.pid_file}; sed "s|tools:|none:|" "{dash.script}" >{dash.root}/left'
+    left += f"; SERVICE_RESULT=success {' '.join(dash.shell)} {dash.root}/left left >{dash.root}/said"
+    while_moving(dash, word, **{when: f"[ -e {dash.root}/said ] || {{ {left}; }}"})
+    dash.guard("compose")
+    assert (dash.root / "said").exists()
+    assert dash.composed_value() == FLAG
+    assert dash.target == BASE
+    assert (dash.run / "containers-unknown").exists()
 
 
 @rule("R3", "R4")
