@@ -52,7 +52,7 @@ from installer.node.await_proxy import (
 from installer.node.controls import return_controls
 from installer.node.file_steps import clear_hold, restore, write, write_hold
 from installer.node.known_pods import announce_kubelet, can_save, find_unknown, why_unknown
-from installer.node.kubelet_link import is_there, move, read_kubelet
+from installer.node.kubelet_link import forget_unknown, is_there, move, read_kubelet
 from installer.node.links import disable
 from installer.node.pinning import give_back
 from installer.node.relay_steps import (
@@ -224,7 +224,7 @@ class _Worker:
             return ()
         if not unknown:
             if not plan.harms:  # else a container may be unknown
-                files.remove(paths.CONTAINERS_UNKNOWN)
+                forget_unknown(self._host, plan.kubelet_unit)
             return ()
         why = f"{paths.PROXY_UNIT}: {why_unknown(unknown)}"
         if plan.harms or self._again == _AGAIN or not can_save(files):
@@ -278,12 +278,12 @@ class _Worker:
         progress.moved_kubelet = True
         try:
             move(self._host, self._plan.kubelet_unit, step.target)
-        except (
-            InstallerError,
-            OSError,
-        ) as error:  # /run takes no link: then the guard does not use one either
+        except (InstallerError, OSError) as error:
+            if to_relay and self._proxy is not None and isinstance(error, StepFailedError):
+                self._check_steady(self._proxy)  # which then is the cause
             if not self._plan.rescues or isinstance(error, InterruptedRunError):
                 raise
+            # /run takes no link: then the guard does not use one either.
             self._warn("kubelet-not-moved", f"kubelet could not be moved, and is restarted: {error}")
             return restart_kubelet_steps(self._plan.kubelet_unit)
         if to_relay and self._proxy is not None:

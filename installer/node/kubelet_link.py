@@ -17,6 +17,7 @@ from installer.host.ports import Files, Host
 from installer.host.runtime_directory import make_runtime_directory
 from installer.model import paths
 from installer.model.host import Kind, KubeletSnapshot, UnitState
+from installer.model.limits import HURRIED_SECONDS
 from installer.model.paths import RELAY_ENDPOINT, normalise_endpoint, same_endpoint
 
 _TAKEN_UP = 5.0  # seconds that kubelet may take to connect anew: it backs off for up to 3 s
@@ -36,6 +37,19 @@ def mark_unknown(files: Files) -> None:
         files.write(paths.CONTAINERS_UNKNOWN, b"", 0o644)
 
 
+def forget_unknown(host: Host, unit: str) -> None:
+    """The proxy knows all. But the guard, which takes no lock, may let kubelet leave meanwhile. It sets the
+    mark before and behind the link, so here the link is looked at behind the mark.
+
+    Raises OSError, UnservableHostError.
+    """
+    host.files.remove(paths.CONTAINERS_UNKNOWN)
+    kubelet = read_kubelet(host, host.systemd.unit(unit))
+    served = kubelet.is_at(RELAY_ENDPOINT) if kubelet.linked else kubelet.on_relay
+    if kubelet.process is not None and not served:
+        mark_unknown(host.files)
+
+
 def move(host: Host, unit: str, endpoint: str) -> None:
     """Move kubelet to one of its two endpoints, and wait until it is there, whoever else moves or restarts it
     meanwhile. It may be there already.
@@ -53,6 +67,9 @@ def move(host: Host, unit: str, endpoint: str) -> None:
             if not marked:
                 mark_unknown(host.files)
             if not same_endpoint(kubelet.target, endpoint):
+                if marked and relay and not host.cri.answers(endpoint, HURRIED_SECONDS):
+                    why = "the relay stopped answering"  # and the guard has let kubelet leave
+                    raise StepFailedError(f"{unit}: it does not take up {endpoint}: {why}", interfered=True)
                 make_runtime_directory(host.files, posixpath.dirname(process.link))
                 if host.files.state(process.link).kind is Kind.DIRECTORY:
                     host.files.remove_tree(process.link)

@@ -25,6 +25,7 @@ from installer.node.run import Progress
 from installer.report.planned import summarise_plan
 from tests.lib.fakes import CONTAINERD, FakeClock, FakeHost
 from tests.lib.rules import rule
+from tests.lib.snapshots import BASE, ON_LINK
 
 RUNTIME = "unix:///run/containerd/containerd.sock"
 LIMITS = Limits(proxy_start=20, kubelet_start=9, settle=1, guard=1, healthz_url="")
@@ -79,6 +80,21 @@ class Node:
         plan = Plan(Mode.INSTALL, Desired(), Changes(), "kubelet.service", steps, harms=harms)
         apply_plan(plan, self.fake.host, LIMITS, self.said.append, Progress())
         return [event.message for event in self.said if event.kind == "warning"]
+
+
+@rule("R14")
+@pytest.mark.parametrize("target", [BASE, paths.RELAY_SOCKET])
+def test_the_mark_stays_if_kubelet_has_left_meanwhile(tmp_path: Path, target: str) -> None:
+    """The guard lets it leave, at any time."""
+    node = Node(tmp_path, ["pod"], known=["pod"])
+    kubelet = UnitState("kubelet.service", "loaded", "active", "running", main_pid=8)
+    node.fake.systemd.units[kubelet.name] = kubelet
+    node.fake.processes.processes[8] = ProcessState(8, ON_LINK, {"CRI_RESMGR_GUARD_BASE": BASE})
+    link = paths.endpoint_link(BASE)
+    node.fake.files.make_directory(str(Path(link).parent))
+    node.fake.files.link(link, target)
+    assert node.check() == []
+    assert node.mark.exists() == (target == BASE)
 
 
 @rule("R14")

@@ -255,13 +255,41 @@ def test_kubelet_stays_though_a_proxy_that_this_run_has_not_started_is_silent_fo
 @rule("R4")
 @pytest.mark.parametrize("to", [AWAY, BACK])
 def test_a_kubelet_that_takes_up_nothing_is_a_failure_that_says_so(slow: SlowHost, to: str) -> None:
-    """Somebody else lets the link lead elsewhere, again and again."""
+    """Somebody else lets the link lead elsewhere, again and again, though the relay answers."""
+    slow.fake.cri.sockets[paths.RELAY_ENDPOINT] = CONTAINERD
     link = slow.fake.files.link
     slow.fake.files.link = lambda path, _target, *_: link(path, "/run/other.sock")  # type: ignore[method-assign]
     slow.fake.files.link(LINK, "")
     with pytest.raises(StepFailedError, match=r"kubelet\.service: it does not take up unix://"):
         slow.apply(CALM, (move_step(to),))
     assert 5 <= slow.fake.clock.time < 6
+
+
+@rule("R4", "R8")
+@pytest.mark.parametrize(("stopped", "blameless"), [(True, True), (False, False)])
+def test_kubelet_is_not_moved_again_to_a_relay_that_the_guard_has_let_it_leave(
+    tmp_path: Path, stopped: bool, blameless: bool
+) -> None:
+    """Somebody stops the proxy, or it crashes, while kubelet is on its way."""
+    slow = SlowHost(tmp_path, serves_at=0)
+    fake, await_relay = slow.fake, replace(AWAIT, part=Part.KUBELET)
+    fake.files.link(LINK, BASE)
+    fake.connections.dialled[8] = (BASE, "")
+
+    def leave(_time: float) -> None:
+        fake.clock.on_sleep = lambda _time: None
+        fake.cri.sockets[paths.RELAY_ENDPOINT] = "no socket"
+        state = ("inactive", "success") if stopped else ("failed", "signal")
+        proxy = replace(fake.systemd.units[paths.PROXY_UNIT], main_pid=0)
+        fake.systemd.units[proxy.name] = replace(proxy, active_state=state[0], result=state[1])
+        fake.files.link(LINK, BASE)
+
+    fake.clock.on_sleep = leave
+    with pytest.raises(StepFailedError, match=r"cri-resource-manager\.service: ") as failure:
+        slow.apply(CALM, (await_relay, move_step(BACK)))
+    assert failure.value.interfered is blameless
+    assert fake.clock.time < 1
+    assert (fake.root / LINK[1:]).readlink() == Path(BASE)
 
 
 @rule("R4")
