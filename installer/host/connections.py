@@ -70,7 +70,7 @@ class HostConnections:
 
 
 class _Closed(Exception):
-    """The process has closed the descriptor meanwhile."""
+    """The process has closed the descriptor meanwhile, or opened a file in its place."""
 
 
 def _refused(what: str, error: OSError) -> UnservableHostError:
@@ -115,11 +115,16 @@ def _owned(descriptor: int) -> Iterator[int]:
 
 def _taken(process: int, descriptor: int) -> socket.socket:
     try:
-        return socket.socket(fileno=_call(_PIDFD_GETFD, process, descriptor, 0))
+        taken = _call(_PIDFD_GETFD, process, descriptor, 0)
     except OSError as error:
         if error.errno == errno.EBADF:
             raise _Closed from None
         raise
+    try:
+        return socket.socket(fileno=taken)
+    except OSError:  # ENOTSOCK
+        os.close(taken)
+        raise _Closed from None
 
 
 def _end(connection: socket.socket, path: str) -> bool:

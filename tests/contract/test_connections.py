@@ -131,3 +131,31 @@ def test_a_host_in_namespaces_of_its_own(throwaway: ThrowawayHost) -> None:
     manager = HostConnections(throwaway.root)
     assert any("systemd" in peer or "journal" in peer for peer in manager.peers(pid))
     assert manager.may_cut(pid)
+
+
+# Its descriptors change all the time from socket to file and back, as kubelet's do, which probes and reads.
+_RESTLESS = """
+import os, socket
+print("begun", flush=True)
+while True:
+    ends = [socket.socket() for _ in range(20)]
+    for end in ends:
+        end.close()
+    files = [open(os.devnull) for _ in range(20)]
+    for file in files:
+        file.close()
+"""
+
+
+@rule("R4")
+def test_a_descriptor_that_is_no_socket_any_more_is_in_nobodys_way(connections: HostConnections) -> None:
+    with subprocess.Popen([sys.executable, "-c", _RESTLESS], stdout=subprocess.PIPE) as process:
+        try:
+            assert process.stdout
+            assert process.stdout.readline() == b"begun\n"
+            before = len(os.listdir("/proc/self/fd"))
+            for _ in range(500):
+                assert connections.cut(process.pid, "/run/nobody.sock") == 0
+            assert len(os.listdir("/proc/self/fd")) == before
+        finally:
+            process.kill()
