@@ -28,6 +28,7 @@ NEEDS_THE_BUS = (1, _UNSERVABLE)  # exit codes that a pass without systemd's bus
 _KNOWS_THE_HOST = (0, _INVALID, _PENDING, _UNSERVABLE)  # exit codes of a plan
 _KILLED = tuple(128 + number for number in (signal.SIGKILL, signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS))
 _FILES_DIFFER = "a file has changed"
+UNITS_DIFFER = "a unit has changed"
 
 
 class PassHistory:
@@ -182,7 +183,7 @@ class PassHistory:
             return "the pause has ended"
         if snapshot.files != settled.files:
             return _FILES_DIFFER
-        return "a unit has changed" if snapshot.units != settled.units else ""
+        return UNITS_DIFFER if snapshot.units != settled.units else ""
 
     def is_removal_due(self, now: float, snapshot: PollSnapshot) -> bool:
         """Whether a removal is to be begun, or tried again: it may have failed with other inputs."""

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from installer.daemon.configuration import Configuration
 from installer.daemon.decision import UNBLOCKED, Action, Blocked, Decision, Running
-from installer.daemon.pass_history import NEEDS_THE_BUS, RESYNC, PassHistory
+from installer.daemon.pass_history import NEEDS_THE_BUS, RESYNC, UNITS_DIFFER, PassHistory
 from installer.daemon.phase_and_readiness import Obstacles, judge_phase_and_readiness
 from installer.daemon.poller import PollSnapshot, Token
 from installer.daemon.relay_history import RelayHistory
@@ -164,7 +164,8 @@ class Policy:
         elif action in (Action.INSTALL, Action.REMOVE):
             self._blocked, self._wants = UNBLOCKED, None
             self._owes_repair = child.is_stopping
-            self._returns += [child.begun_at] * child.decision.is_return
+            moved = before.moves and after.on_relay and not (before.on_relay or outcome.restarts)
+            self._returns += [child.begun_at] * (child.decision.is_return or moved)
             passes.ended(now, outcome, before, after, removes=self.configuration.mode is Mode.REMOVE)
         elif action in (Action.RESCUE, Action.HOLD):
             passes.counts["rescues"] += action is Action.RESCUE and outcome.code == 0
@@ -267,7 +268,8 @@ class Policy:
             return _NOTHING
         if snapshot.hold:
             return self._held(now, snapshot)
-        return self._install(now, snapshot, why) if why else _NOTHING
+        waits = why == UNITS_DIFFER and self._flaps(now, snapshot)
+        return self._install(now, snapshot, why) if why and not waits else _NOTHING
 
     def _hangs(self, now: float, snapshot: PollSnapshot, share: float = 1.0) -> bool:
         """Whether kubelet hangs on our relay, which has been dead for this share of deadSeconds."""
@@ -322,6 +324,13 @@ class Policy:
         if returns:
             return self._install(now, snapshot, "the relay answers again", is_return=True)
         return _NOTHING
+
+    def _flaps(self, now: float, snapshot: PollSnapshot) -> bool:
+        """Whether the guard has let kubelet leave, once more, a proxy that crashes now and then."""
+        since = self._relay.good_since
+        if not snapshot.moves or snapshot.on_relay or since is None or not self._returns:
+            return False
+        return now - since < self._good_for(now, snapshot, since)
 
     def _good_for(self, now: float, snapshot: PollSnapshot, since: float) -> float:
         """Return the seconds from `since` on that the relay has to answer before kubelet returns: longer

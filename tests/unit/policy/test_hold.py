@@ -59,6 +59,34 @@ def test_a_kubelet_that_needs_no_restart_returns_soon(settled: Bench) -> None:
         settled.end(Outcome(0, changed=True), good)
 
 
+@rule("R3", "R8")
+def test_kubelet_returns_later_and_later_to_a_proxy_that_the_guard_lets_it_leave(settled: Bench) -> None:
+    """It crashes twice within ten seconds, now and then, and is back before the next heartbeat."""
+    for n, waits in enumerate((0, 20, 80), 1):
+        proxy = replace(PROXY, invocation_id=f"start {n}")
+        left = replace(GOOD, moves=True, on_relay=False, units=("left", n), proxy=proxy)
+        if waits:
+            assert settled.look(left, after=30) is Action.NOTHING
+            assert settled.look(after=waits - 1) is Action.NOTHING
+        assert settled.look(left, after=1) is Action.INSTALL
+        back = replace(left, on_relay=True, units=("back", n))
+        settled.end(Outcome(0, changed=True), back)
+        assert settled.look(after=2) is Action.INSTALL  # verifies
+        settled.end(OK, back)
+    crashed = replace(left, proxy=replace(PROXY, invocation_id="start 4"), units=("left", 4))
+    assert settled.look(crashed, after=30) is Action.NOTHING
+    assert settled.look(replace(crashed, inputs=("corrected",))) is Action.INSTALL
+
+
+@rule("R4")
+def test_a_proxy_that_was_stopped_is_started_however_often_it_has_been(settled: Bench) -> None:
+    stopped = replace(PROXY, active_state="inactive", sub_state="dead", main_pid=0)
+    for n in range(4):
+        left = replace(GOOD, relay=False, moves=True, on_relay=False, units=("left", n), proxy=stopped)
+        assert settled.look(left, after=1) is Action.INSTALL
+        settled.end(OK, replace(GOOD, moves=True, units=("back", n)))
+
+
 def test_a_persons_hold_takes_effect_at_once_where_that_takes_no_restart(settled: Bench) -> None:
     held = replace(GOOD, hold="broken CPU map", units=("held",))
     assert settled.look(held) is Action.NOTHING
