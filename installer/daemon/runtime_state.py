@@ -140,13 +140,15 @@ class RuntimeState:
     def forget(self, *, everything: bool = True) -> None:
         """Called at our end; does nothing if another daemon has come since. A removal deletes its claim, so
         that an installation that yielded begins anew. With `everything`, delete all if nothing is
-        installed."""
+        installed. The link stays as long as it is there, since a kubelet may live by it although the record is
+        lost: a removal deletes it when kubelet has left it."""
         try:
             if self.superseded():
                 return
             if self._mode is Mode.REMOVE:
                 self._files.remove(MODE_FILE)
-            if everything and self._files.read(paths.RECORD) is None:
+            linked = any(self._files.status(link) is not None for link in paths.ENDPOINT_LINKS)
+            if everything and not linked and self._files.read(paths.RECORD) is None:
                 self._files.remove_tree(paths.OUR_RUNTIME)
         except (InstallerError, OSError) as error:
             message = f"cannot delete {paths.OUR_RUNTIME}: {error}"

@@ -232,6 +232,21 @@ def test_after_a_removal_it_leaves_what_another_daemon_or_installation_has_there
     assert files.read(MODE_FILE)
 
 
+@rule("R4")
+def test_a_daemon_that_ends_leaves_the_link_that_kubelet_may_live_by(files: RootedFiles) -> None:
+    """The record is lost, and the daemon is refused: that is no removal."""
+    link = paths.endpoint_link("/run/containerd/containerd.sock")
+    files.make_directory(str(Path(link).parent))
+    files.link(link, paths.RELAY_SOCKET)
+    state = runtime_state(files, "one")
+    state.claim(Mode.INSTALL)
+    state.forget()
+    assert files.state(link).target == paths.RELAY_SOCKET
+    files.remove(link)
+    state.forget()
+    assert files.status(paths.OUR_RUNTIME) is None
+
+
 def test_one_that_was_replaced_knows_it_after_its_container_is_started_again(files: RootedFiles) -> None:
     runtime_state(files, "old").claim(Mode.INSTALL)
     runtime_state(files, "new").claim(Mode.REMOVE)
