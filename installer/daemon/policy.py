@@ -80,7 +80,8 @@ class Policy:
         self._owes_repair = False  # a rescue has stopped a repair, or found one that had to wait
         self._settings, self._settings_at = settings, 0.0  # that are known, and when others may be read
         self._rescue_at = 0.0
-        self._returns: list[float] = []  # to the relay, after rescues: when, within the last hour
+        self._returns: list[float] = []  # to the relay that it had to leave: when, within the last hour
+        self._was_on_relay = self._has_left = False  # kubelet; by the guard, without a hold
         self._starting_since: float | None = None
         self._blind_since: float | None = None
         self._replaced = self._was_paused = False
@@ -164,7 +165,7 @@ class Policy:
         elif action in (Action.INSTALL, Action.REMOVE):
             self._blocked, self._wants = UNBLOCKED, None
             self._owes_repair = child.is_stopping
-            moved = before.moves and after.on_relay and not (before.on_relay or outcome.restarts)
+            moved = self._has_left and after.on_relay and not outcome.restarts
             self._returns += [child.begun_at] * (child.decision.is_return or moved)
             passes.ended(now, outcome, before, after, removes=self.configuration.mode is Mode.REMOVE)
         elif action in (Action.RESCUE, Action.HOLD):
@@ -227,6 +228,10 @@ class Policy:
             self._starting_since = None
         elif self._starting_since is None:
             self._starting_since = now
+        if not self.working:
+            leaves = self._was_on_relay and not snapshot.hold
+            self._has_left = not snapshot.on_relay and (self._has_left or leaves)
+            self._was_on_relay = snapshot.on_relay
         self._replaced = self._replaced or snapshot.superseded
         if self._passes.is_installed_again(snapshot):
             self.remove_again()
@@ -328,7 +333,7 @@ class Policy:
     def _flaps(self, now: float, snapshot: PollSnapshot) -> bool:
         """Whether the guard has let kubelet leave, once more, a proxy that crashes now and then."""
         since = self._relay.good_since
-        if not snapshot.moves or snapshot.on_relay or since is None or not self._returns:
+        if not (snapshot.moves and self._has_left and self._returns) or since is None:
             return False
         return now - since < self._good_for(now, snapshot, since)
 

@@ -140,8 +140,8 @@ class RuntimeState:
     def forget(self, *, everything: bool = True) -> None:
         """Called at our end; does nothing if another daemon has come since. A removal deletes its claim, so
         that an installation that yielded begins anew. With `everything`, delete all if nothing is
-        installed. The link stays as long as it is there, since a kubelet may live by it although the record is
-        lost: a removal deletes it when kubelet has left it."""
+        installed. Nothing is deleted as long as the link is there: a kubelet may live by it, although the
+        record is lost. A removal deletes it when kubelet has left it."""
         try:
             if self.superseded():
                 return

@@ -78,6 +78,18 @@ def test_kubelet_returns_later_and_later_to_a_proxy_that_the_guard_lets_it_leave
     assert settled.look(replace(crashed, inputs=("corrected",))) is Action.INSTALL
 
 
+def test_kubelet_returns_at_once_from_a_persons_hold_however_often_there_was_one(settled: Bench) -> None:
+    for n in range(4):
+        held = replace(GOOD, moves=True, hold="mine", units=("held", n))
+        assert settled.look(held, after=5) is Action.HOLD
+        settled.end(Outcome(0), replace(held, on_relay=False))
+        settled.look()
+        assert settled.look(replace(held, hold="", on_relay=False), after=1) is Action.INSTALL
+        settled.end(OK, back := replace(GOOD, moves=True, units=("back", n)))
+        assert settled.look() is Action.INSTALL  # the host is not as that pass has seen it
+        settled.end(OK, back)
+
+
 @rule("R4")
 def test_a_proxy_that_was_stopped_is_started_however_often_it_has_been(settled: Bench) -> None:
     stopped = replace(PROXY, active_state="inactive", sub_state="dead", main_pid=0)
