@@ -195,7 +195,16 @@ def made_up(quote: str) -> list[str]:
     ["README.md"]
     + [
         f"docs/{page}.md"
-        for page in ("operations", "policies", "monitoring", "runbooks", "fleet", "gardener")
+        for page in (
+            "operations",
+            "permissions",
+            "start",
+            "policies",
+            "monitoring",
+            "runbooks",
+            "fleet",
+            "gardener",
+        )
     ],
 )
 def test_every_message_that_is_quoted_is_one_of_ours(name: str) -> None:
