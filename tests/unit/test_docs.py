@@ -198,7 +198,6 @@ def made_up(quote: str) -> list[str]:
         for page in (
             "operations",
             "permissions",
-            "start",
             "policies",
             "monitoring",
             "runbooks",
