@@ -175,10 +175,10 @@ def test_it_is_followed_though_the_bus_daemon_restarts(played: Played) -> None:
 
 
 def test_a_log_that_cannot_be_written_costs_the_words_alone(played: Played) -> None:
-    played.files.write(OUR_RUNTIME, b"in the way", 0o600)
+    played.files.make_directory(PASS_LOG)
     try:
         played.start("exit 5")
         assert played.until_its_end() == 5
         assert played.scene.lines == []
     finally:
-        played.files.remove(OUR_RUNTIME)
+        played.files.remove_tree(PASS_LOG)
