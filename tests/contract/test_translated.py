@@ -40,6 +40,11 @@ ANNOUNCED = {
     ),
     "which of its pools a pod gets can differ": ("room",),
     "while fewer CPUs are free than maxCPUs": ("sharing-short", "exclusive-short", "count-short"),
+    "of several balloons of a namespace, the plugin takes the one with the most room": (
+        "sharing",
+        "exclusive",
+        "count",
+    ),
     "the plugin does not share isolated CPUs": ("sharing-isolated", "exclusive-isolated", "count-isolated"),
     "the plugin refuses what does not fit into maxCPUs of the type default": (
         "room",
