@@ -226,8 +226,8 @@ DEFECTS = (
     Defect(
         "rescue: kubelet is left on the dead relay",
         "node/plan.py",
-        "restart_kubelet_steps(unit) if restart else ()",
-        "restart_kubelet_steps(unit) if not restart else ()",
+        "    elif leaves:\n",
+        "    elif not leaves:\n",
         "-> rescue",
     ),
     Defect(

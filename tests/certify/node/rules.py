@@ -178,16 +178,17 @@ def _mildest(run: Run) -> Iterator[str]:
 
 
 def _no_dead_relay(run: Run) -> Iterator[str]:
-    answered = False
+    answered, before = False, run.before
     for effect, after in run.steps:
         if (effect.verb, effect.target) in (("restart", paths.PROXY_UNIT), ("stop", paths.PROXY_UNIT)):
             answered = False
-            if run.removes and effect.verb == "stop" and after.on_relay and not run.undone:
+            if run.removes and effect.verb == "stop" and before.on_relay and not run.undone:
                 yield "a removal stopped the proxy before kubelet had left it"
         elif effect.verb == LOOK:
             answered = effect.ended == "yes"
         elif (effect.verb, effect.target) == ("restart", KUBELET) and after.on_relay and not answered:
             yield "kubelet was moved to a relay that had not answered"
+        before = after
     dead = run.after.on_relay and run.after.process(paths.PROXY_UNIT) is None
     serves = run.before.content(NATURE) not in _AWAY  # else kubelet has no other runtime, either
     if dead and run.ended != "refused" and serves and not _is_anothers(run):

@@ -624,9 +624,9 @@ class _Systemd(NodeSystemd):
 
     def _proxy_job(self, method: str, unit: UnitState) -> tuple[str, UnitState]:
         world = self._world
-        if world.read(f"{paths.OUR_RUNTIME}/proxy-start-ours") != b"ours\n":
-            self.leave()
         if method == "stop":
+            if world.read(f"{paths.OUR_RUNTIME}/proxy-start-ours") != b"ours\n":
+                self.leave()
             return self._succeed(method, unit)
         text = world.read(unit.fragment_path) or b""
         (world.fake.root / paths.PROXY_PID_FILE[1:]).unlink(missing_ok=True)
