@@ -64,7 +64,7 @@ def move(host: Host, unit: str, endpoint: str) -> None:
             why = "it does not connect" if kubelet.linked else "it has not been started with our link"
             raise StepFailedError(f"{unit}: it does not take up {endpoint}: {why}", interfered=True)
         if process is not None and kubelet.linked:
-            if not marked:
+            if not marked and not (relay and kubelet.peers is not None and not kubelet.is_silent):
                 mark_unknown(host.files)
             if not same_endpoint(kubelet.target, endpoint):
                 if marked and relay and not host.cri.answers(endpoint, HURRIED_SECONDS):

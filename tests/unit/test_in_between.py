@@ -181,3 +181,20 @@ def test_a_removal_with_nothing_to_do_says_so_as_well(node: Node, payload: Path)
     said: list[Event] = []
     reconcile(Request(Mode.REMOVE, SETTINGS, payload), node.fake.host, said.append)
     assert [event.message for event in said] == [f"{KUBELET} is not healthy", "nothing to do"]
+
+
+@rule("R2")
+def test_a_link_that_is_lost_under_a_connected_kubelet_is_mended_by_one_run(
+    node: Node, payload: Path
+) -> None:
+    """Kubelet's calls went through the proxy all the time, so there is nothing to make known."""
+    (payload / "configs").mkdir()
+    (payload / "configs/fallback.cfg").write_text("policy:\n  Active: topology-aware\n")
+    request = Request(Mode.INSTALL, SETTINGS, payload, payload / "configs")
+    reconcile(request, node.fake.host, silent)
+    kubelet = node.process(KUBELET)
+    assert kubelet is not None
+    node.fake.files.remove(kubelet.link)
+    assert reconcile(request, node.fake.host, silent)
+    assert node.on_relay
+    assert not reconcile(request, node.fake.host, silent)

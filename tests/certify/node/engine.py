@@ -234,6 +234,7 @@ def _mark(moment: Moment) -> int:
         (
             frozenset(moment.tree.items()),
             frozenset(moment.units.items()),
+            frozenset(moment.dialled.items()),
             moment.running and str(moment.running),
         )
     )

@@ -290,6 +290,10 @@ def _nothing_forgotten(run: Run) -> Iterator[str]:
         process, wanted = run.after.process(unit), _generation(run.after.tree, carrier)
         if process is None or process.generation != wanted or wanted.startswith(paths.PENDING):
             yield f"{unit} runs {process and process.generation!r}, not {wanted!r}"
+    kubelet = run.after.process(KUBELET)
+    where, _since = run.after.dialled.get(kubelet.pid if kubelet else 0, ("", ""))
+    if where and run.after.on_relay and not paths.same_endpoint(where, paths.RELAY_ENDPOINT):
+        yield f"kubelet's connection still leads to {where}"
     now = run.after.read.get(run.after.units[paths.PROXY_UNIT].main_pid, {})
     for path, content in now.items():
         same = content == run.after.content(path)
@@ -344,7 +348,7 @@ def _rolled_back(run: Run) -> Iterator[str]:
     restarts = [number for number, one in enumerate(run.steps) if one in run.jobs("restart", KUBELET)]
     fails = [number for number, one in enumerate(run.steps) if one.effect.ended == "failed"]
     moved = run.before.process(KUBELET) and restarts and fails and min(restarts) > fails[0]
-    if moved:
+    if moved and run.before.content(NATURE) != b"immovable":  # there the guard has let it leave
         yield from _moved_needlessly(run)
 
 

@@ -16,9 +16,10 @@ from dataclasses import replace
 from math import inf
 from pathlib import Path
 
+from installer.host.kubelet_place import BASE_VARIABLE
 from installer.model import hold, paths
 from installer.model.event import silent
-from installer.model.host import UnitState
+from installer.model.host import ProcessState, UnitState
 from installer.node.adoption import OLD_CACHE
 from installer.node.reconcile import reconcile
 from installer.node.record import dump_record, load_record
@@ -69,6 +70,7 @@ FACTORS: dict[str, tuple[str, ...]] = {
     "proxy": ("as it is", "stopped", "failed", "masked", "missing", "restarted"),
     "kubelet": ("as it is", "stopped", "failed", "masked", "missing", "restarted"),
     "endpoint": ("as it is", "base", "elsewhere"),
+    "link": ("as it is", "to the base", "missing", "a directory", "elsewhere", "not followed"),
     "containers": ("none", "two"),
     "who": ("a person", "nobody"),
 }
@@ -181,6 +183,7 @@ _SICK: dict[str, tuple[Target, ...]] = {
     "runtime dies": (BAD,),
     "not ready": (UPGRADE,),
     "lost": (REMOVAL,),
+    "immovable": (INSTALL, POLICY, UPGRADE, BAD, REMOVAL),
     "ill": (UPGRADE, BAD),
     "ill behind it": (UPGRADE,),
     "flagless": (UPGRADE,),
@@ -380,6 +383,8 @@ class Ground:
             elif how == "missing":
                 systemd.units[name] = UnitState(name)
         process = world.process(KUBELET)
+        if process is not None and process.link:
+            _link(world, process, given.get("link", "as it is"))
         endpoint = given.get("endpoint", "")
         if process is None or endpoint in ("", "as it is"):
             return
@@ -390,6 +395,19 @@ class Ground:
             world.put(paths.CONTAINERS_UNKNOWN, b"1\n")
             world.put(paths.KUBELET_USED, None)
         world.fake.processes.processes[process.pid] = replace(process, argv=argv)
+
+
+def _link(world: World, kubelet: ProcessState, how: str) -> None:
+    """What has become of kubelet's link."""
+    base = kubelet.environ[BASE_VARIABLE]
+    if how in ("to the base", "elsewhere"):
+        world.put(kubelet.link, None, link=base if how == "to the base" else "/run/somewhere/else.sock")
+    elif how in ("missing", "a directory"):
+        world.put(kubelet.link, None, directory=how == "a directory")
+    elif how == "not followed":  # somebody has been killed who moved kubelet to the relay
+        world.fake.connections.dialled[kubelet.pid] = (base, "")
+    if how in ("to the base", "not followed"):
+        world.put(paths.CONTAINERS_UNKNOWN, b"1\n")
 
 
 def _ended(unit: UnitState, how: str) -> UnitState:

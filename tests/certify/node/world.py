@@ -123,6 +123,7 @@ class Moment:
     read: Mapping[int, Read] = field(default_factory=dict)  # what each process was started from
     loaded: Mapping[str, Read] = field(default_factory=dict)  # what systemd has loaded each unit from
     answers: Mapping[int, float] = field(default_factory=dict)  # from when on each process does
+    dialled: Mapping[int, tuple[str, str]] = field(default_factory=dict)  # see FakeConnections
 
     def process(self, unit: str) -> ProcessState | None:
         return self.processes.get(self.units[unit].main_pid) if unit in self.units else None
@@ -243,8 +244,10 @@ class World(Node):
         self.fake.cri.sockets = {RUNTIME: self._runtime, paths.RELAY_ENDPOINT: self._answer}
         self.fake.validator.on_see = self._see_containers
         self.systemd.on_kill = self._signalled
+        self.fake.connections.permitted = self.read(NATURE) != b"immovable"
         if moment is not None:
             self.fake.clock.time = moment.time
+            self.fake.connections.dialled = dict(moment.dialled)
         self.tree = read_tree(root) if moment is None else moment.tree
         self._kept = moment is not None
         self.depth = 0
@@ -369,6 +372,7 @@ class World(Node):
             {pid: read for pid, read in self.started_from.items() if pid in alive},
             dict(self._loaded()),
             {pid: time for pid, time in self.answers.items() if pid in alive},
+            {pid: where for pid, where in self.fake.connections.dialled.items() if pid in alive},
         )
 
     def did(self, effect: Effect) -> None:
