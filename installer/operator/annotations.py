@@ -81,12 +81,8 @@ def _kind_of(owner: Mapping[str, Any]) -> tuple[str, str]:
 def _describe_owner(what: str, owner: Mapping[str, Any], new: Mapping[str, str], added: bool) -> str:
     """Say where the annotations go. The API server has a static pod's mirror: its Node is the owner.
     `added`: the owner's template lacks the old ones."""
-    name, text = owner.get("name"), json.dumps(new)
-    if owner["kind"] == "Node":
-        return f"# {what}: a static pod: write into its manifest on node {name} {text}"
-    made = f"# {what}: made by {owner['kind']} {name} ({owner.get('apiVersion')})"
-    where = "whose template lacks the old ones: whatever adds those, such as a webhook, must add"
-    return f"{made}, {where} {text}" if added else f"{made}: write into that one's template of pods {text}"
+    way = "static" if owner["kind"] == "Node" else "added" if added else "made"
+    return str(load_table()["owners"][way]).format(what=what, new=json.dumps(new), **owner)
 
 
 def find_unready(api: KubeApi) -> tuple[str, ...]:
@@ -133,15 +129,16 @@ def translate_annotations(
 def _expand(target: str, text: str, containers: Sequence[str], row: Row) -> tuple[Grade, dict[str, str], str]:
     """Translate the form whose value is a YAML mapping of containers, or one value for all of them."""
     try:
-        data = parse_document(text.encode("utf-8", "replace"), "value").data
-        if not isinstance(data, dict):
-            return row.grade, {f"{target}/pod": text}, row.note
-        found = {f"{target}/container.{each}": row.convert(value) for each, value in data.items()}
+        data: Any = parse_document(text.encode("utf-8", "replace"), "value").data
+        names = [*map(str, data)] if isinstance(data, dict) else []
+        values = {f"container.{name}": each for name, each in data.items()} if names else {"pod": text}
+        found = {scope: row.convert(value) for scope, value in values.items()}
     except InvalidInputError as error:
         return Grade.LOST, {}, f"is not YAML, and had no effect: {error.message}"
     except ValueError as error:
         return Grade.IDLE, {}, f"cri-resmgr ignores it: {error}"
-    absent = ", ".join(sorted(set(map(str, data)) - set(containers)))
-    notes = (f"no container is named {absent}" if absent else "", row.note)
-    into = {each: value if isinstance(value, str) else json.dumps(value) for each, value in found.items()}
-    return row.grade, into, "; ".join(filter(None, notes))
+    notes = [f"no container is named {name}" for name in names if name not in containers]
+    notes += [f"cri-resmgr ignores the value for {scope}" for scope, value in found.items() if value is None]
+    kept = {f"{target}/{scope}": value for scope, value in found.items() if value is not None}
+    into = {place: each if isinstance(each, str) else json.dumps(each) for place, each in kept.items()}
+    return row.grade if into else Grade.IDLE, into, "; ".join(filter(None, (*notes, row.note)))

@@ -4,7 +4,6 @@ their place in the list; for the plugin the list decides, and what is not in it 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from installer.model.containers import parse_list
@@ -17,45 +16,37 @@ def complete_types(active: str, spec: dict[str, Any], packed: set[str]) -> tuple
     """Make a list of `balloonTypes`, which has them by their number in the configuration, with the built-in
     ones in their places. Return the place of each number, and what cri-resmgr refuses. There may be one pool
     of those that are `packed`."""
-    types, given = load_table()["types"], spec.get("balloonTypes", {})
-    found = {number: types[_kind(active, each)] | each for number, each in given.items()}
-    fixed = {_RESERVED: ("minCPUs", "maxCPUs", "minBalloons"), _DEFAULT: ("minBalloons",)}
+    table, given = load_table(), spec.get("balloonTypes", {})
+    types, order = table["types"], {_RESERVED: 0, _DEFAULT: 1}
+    found = {
+        number: types.get(f"{active} {each['name']}", types[active]) | each for number, each in given.items()
+    }
+    missing = order.keys() - {each["name"] for each in given.values()}
+    found |= {name: dict(types[f"{active} {name}"]) for name in sorted(missing)}
     faults = [
         f"{each['name']}: {key} cannot be changed"
         for each in given.values()
-        for key in (fixed.get(each["name"], ()) if active == "balloons" else ())
+        for key in table["fixed"].get(f"{active} {each['name']}", ())
         if each.get(key)
     ]
-    names = {each["name"] for each in found.values()}
-    if _RESERVED not in names:
-        found["reserved"] = dict(types[_RESERVED])
-    if _DEFAULT not in names:
-        found["default"] = dict(types[_kind(active, {"name": _DEFAULT})])
     reserved = spec["reservedResources"].get("cpu", "")
     for number, each in found.items():
+        built_in, counted = each["name"] in order, "minBalloons" in given.get(number, ())
         faults += _resolve(each)
         if number in packed and each["minBalloons"] > 1:
             faults.append(f"{each['name']}: FillOrder Packed without MaxPods leaves all but one pool empty")
-        if active == "podpools" and each["name"] in (_RESERVED, _DEFAULT):
-            each["maxCPUs"] = 0  # what cri-resmgr overbooks must be able to grow
-        elif active == "podpools" and not each["minCPUs"]:
+        if active == "podpools" and not each["minCPUs"] and (counted or not built_in):
             faults.append(f"{each['name']}: needs CPU, the number of a pool's CPUs")
+        if active == "podpools" and built_in:
+            each["maxCPUs"] = 0  # what cri-resmgr overbooks must be able to grow
+            faults += [f"{each['name']}: Instances cannot be changed"] if each["minBalloons"] > 1 else []
         if each["name"] == _RESERVED:
             listed = reserved.removeprefix("cpuset:")
             each["minCPUs"] = each["minCPUs"] or (len(parse_list(listed)) if listed != reserved else 0)
     # By the namespaces, `default` is the second. Without any, it takes what no other type does.
-    order = {_RESERVED: 0, _DEFAULT: 1}
     numbers = sorted(found, key=lambda number: order.get(found[number]["name"], 2))
     spec["balloonTypes"] = [found[number] for number in numbers]
     return {number: place for place, number in enumerate(numbers)}, faults
-
-
-def _kind(active: str, given: Mapping[str, Any]) -> str:
-    """Which defaults a type has."""
-    name = given.get("name")
-    if name == _RESERVED:
-        return _RESERVED
-    return f"{active} default" if name == _DEFAULT else active
 
 
 def _resolve(found: dict[str, Any]) -> list[str]:

@@ -67,7 +67,7 @@ def is_key(path: KeyPath, value: Any) -> bool:
 def load_table() -> Mapping[str, Any]:
     """Return templates/nri-plugins.yaml, its rows as tuples of Row."""
     table: Any = parse_document(template_text("nri-plugins.yaml").encode(), "nri-plugins.yaml").data
-    named = (_number, _cpus_of_all, _listed_cpus, _refused, _cpus, _period, _sampling, _debug_sources)
+    named = (_number, _cpus_of_all, _refused, _cpus, _period, _sampling, _debug_sources)
     conversions: dict[str, Callable[[Any], Any]] = {each.__name__.removeprefix("_"): each for each in named}
     conversions |= {name: partial(_typed, kind) for name, kind in _TYPES.items()}
     conversions |= {name: partial(_choose, choices) for name, choices in table["choices"].items()}
@@ -106,10 +106,15 @@ def _choose(choices: Mapping[str, Any], value: Any) -> Any:
     return found
 
 
+_PRIORITIES = ("high", "normal", "low", "none")
+_BOOLEANS: Mapping[object, object] = {each: each for each in (True, False, "true", "false")}
 _TYPES: Mapping[str, Any] = {
     "whole": StrictInt,
     "khz": Annotated[StrictInt, AfterValidator(str)],
     "switch": StrictBool,
+    "switch_or_null": Annotated[StrictBool, BeforeValidator(lambda value: value is not None and value)],
+    "true_or_false": Annotated[StrictBool | str | None, AfterValidator(_BOOLEANS.get)],
+    "priority": Annotated[StrictInt, AfterValidator(lambda value: _PRIORITIES[min(max(value, 0), 3)])],
     "text": str,
     "texts": list[str],
     "mapping": Annotated[dict[str, Any], BeforeValidator(lambda value: value or {})],
@@ -149,14 +154,6 @@ def _cpus(value: Any) -> str:
     if colon or not re.fullmatch(r"\+?(\d+\.?\d*|\.\d+)([num]|e\d+)?", listed):
         raise ValueError(f"{shown(value)} is neither a quantity nor a list of CPUs")
     return str(value)
-
-
-def _listed_cpus(value: Any) -> str:
-    """Refuse a number, with which cri-resmgr panics."""
-    found = _cpus(value)
-    if not found.startswith("cpuset:"):
-        raise ValueError(f"must list CPUs, such as cpuset:0-3, not {shown(value)}")
-    return found
 
 
 def _refused(value: Any) -> None:

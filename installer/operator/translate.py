@@ -8,6 +8,7 @@ lost, so nothing can be lost in silence.
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -23,6 +24,7 @@ from installer.operator.kube_objects import mapping_at
 from installer.operator.nri_table import EMPTY, Grade, find_row, is_key, load_table
 
 API_VERSION = "config.nri/v1alpha1"
+_NUMBER = re.compile(r"(?<=^spec\.balloonTypes\.)[^.]+")  # of an item in the configuration
 _QOS = frozenset(("Guaranteed", "Burstable", "BestEffort"))
 _CHART_PARTITION = "fullCache"
 """The partition in the charts' own values. Helm would merge it with those of a configuration."""
@@ -151,7 +153,10 @@ def _build_resource(
             report.append(Entry(f"{config}: types", (), Grade.LOST, (), table["notes"]["twice"]))
         if any(each["name"] == "default" and each["maxCPUs"] for each in spec["balloonTypes"]):
             report.append(Entry(f"{config}: default", (), Grade.APPROXIMATE, (), table["notes"]["default"]))
-        report = [replace(each, to=tuple(_renumber(to, places) for to in each.to)) for each in report]
+        to = [
+            tuple(_NUMBER.sub(lambda found: str(places[found[0]]), to) for to in each.to) for each in report
+        ]
+        report = [replace(each, to=renumbered) for each, renumbered in zip(report, to, strict=True)]
     if classes:
         spec["cpuClasses"] = [{"name": each, **limits} for each, limits in classes.items()]
     return [{"apiVersion": API_VERSION, "kind": kind, "metadata": metadata, "spec": spec}], report, faults
@@ -177,9 +182,9 @@ def _control_classes(config: str, data: dict[str, Any], values: dict[KeyPath, An
         found.append(Entry(f"{config}: rdt", (), Grade.LOST, (), notes["discovery"]))
     # With it, every container has its QoS class for a class, and a runtime refuses one that does not exist.
     for kind, classes in {"rdt": {name for _, name in rdt if full}, "blockio": blockio}.items():
-        values["control", kind, "usePodQoSAsDefaultClass"] = _QOS.issubset(classes)
-        if named := _QOS.intersection(classes) if not _QOS.issubset(classes) else ():
-            pods, missing = ", ".join(sorted(named)), ", ".join(sorted(_QOS.difference(classes)))
+        pods, missing = (", ".join(sorted(each)) for each in (_QOS & classes, _QOS - classes))
+        values["control", kind, "usePodQoSAsDefaultClass"] = not missing
+        if pods and missing:
             note = notes["classes"].format(pods=pods, missing=missing)
             found.append(Entry(f"{config}: {kind}", (), Grade.LOST, (), note))
     return found
@@ -204,14 +209,6 @@ def _limit_reserved(kind: str, spec: dict[str, Any]) -> Iterator[str]:
         spec["reservedResources"]["cpu"] = f"cpuset:{format_list(reserved & available)}"
         if not reserved & available or (kind == "TopologyAwarePolicy" and reserved - available):
             yield "ReservedResources has CPUs that AvailableResources has not"
-
-
-def _renumber(to: str, places: Mapping[str, int]) -> str:
-    """Name an item of balloonTypes by its place in the resource."""
-    parts = to.split(".")
-    if parts[1] == "balloonTypes":
-        parts[2] = str(places[parts[2]])
-    return ".".join(parts)
 
 
 def _like(path: KeyPath, *keys: str) -> bool:

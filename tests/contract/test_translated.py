@@ -65,6 +65,8 @@ ANNOUNCED = {
     "pods no longer get the class of that name": ("rdt", "blockio"),
     "a pod no longer gets the group that has the name of its QoS class": ("rdt",),
     "all of a pod in the balloon of the first one": ("sharing", "count", "exclusive"),
+    "only the policy balloons reads this": ("sharing", "count", "exclusive", "room"),
+    "Only the policy podpools reads this": ("sharing", "count", "exclusive", "room"),
     "the plugin refuses containers where the node has no such memory": ("room",),
     "the plugin refuses containers with other values than a duration": ("room",),
     "the runtime refuses a class that does not exist": ("class", "rdt", "blockio"),

@@ -41,6 +41,12 @@ _CASES = Path(__file__).parents[2] / "cases/translated"
 _RECORDED = _CASES / "recorded.jsonl"
 _POLICIES = {"TopologyAwarePolicy": "topology-aware", "BalloonsPolicy": "balloons"}
 _LISTS_OF_EACH = 4
+_ANNOTATED_ON = (
+    ("topology-aware", "one"),
+    ("topology-aware", "isolated"),
+    ("balloons, two types", "two"),
+    ("podpools, two pools", "two"),
+)
 _NOTHING = Answer("not translated")
 
 
@@ -141,10 +147,11 @@ def corpus() -> dict[str, list[Case]]:
 
 
 def annotated() -> dict[str, list[Case]]:
-    """By the name of the list of pods: with the policy that reads their annotations."""
+    """By the name of the list of pods: with each policy, as most annotations are for one of them."""
     texts: dict[str, str] = yamltext.load((_CASES / "corpus.yaml").read_text())
-    machines = ("one", "isolated")
-    return {name: [Case(texts["topology-aware"], each, name) for each in machines] for name in ANNOTATED}
+    return {
+        name: [Case(texts[config], machine, name) for config, machine in _ANNOTATED_ON] for name in ANNOTATED
+    }
 
 
 def made_up(first: int = 0) -> list[Case]:

@@ -78,8 +78,11 @@ def prefers_sharing(pod: Pod, container: Container) -> bool:
     for key in (f"{newer}/container.{container.name}", f"{newer}/pod", newer):
         if key in pod.annotations:
             return pod.annotations[key].lower() in ("1", "t", "true")
-    older = yaml.safe_load(pod.annotations.get(f"{OLD}/prefer-shared-cpus", "false"))
-    return older is True or (isinstance(older, dict) and older.get(container.name) is True)
+    text = pod.annotations.get(f"{OLD}/prefer-shared-cpus", "false")
+    older = yaml.safe_load(text)
+    if not isinstance(older, dict) or any(isinstance(each, dict | list) for each in older.values()):
+        return text == "true"
+    return older.get(container.name) in (True, "true")
 
 
 def sure(name: str, cpu: int, count: int = 1, namespace: str = "default", **annotations: str) -> Pod:
@@ -159,8 +162,17 @@ _FORMS: Mapping[str, Mapping[str, str]] = {
     "for the pod and a container": {f"{_SHARED}.{OLD}/pod": "1", f"{_SHARED}.{OLD}/container.c0": "false"},
     "neither true nor false": {f"{_SHARED}.{OLD}/pod": "yes"},
     "a number": {f"{OLD}/{_SHARED}": "1"},
+    "a mapping with one value that cannot be read": {f"{OLD}/{_SHARED}": "c0: true\nc1: maybe"},
+    "a mapping with a number": {f"{OLD}/{_SHARED}": "c0: 1\nc1: true"},
+    "a mapping with nothing": {f"{OLD}/{_SHARED}": "c0:\nc1: true"},
+    "a mapping with a list": {f"{OLD}/{_SHARED}": "c0: true\nc1: [true]"},
+    "a mapping of texts": {f"{OLD}/{_SHARED}": "c0: 'true'\nc1: 'True'"},
+    "a mapping without a space": {f"{OLD}/{_SHARED}": "c0:true"},
+    "in capitals": {f"{OLD}/{_SHARED}": "TRUE"},
     "isolated, a mapping": {f"{OLD}/{_ISOLATED}": "c0: true"},
     "isolated, a mapping of texts": {f"{OLD}/{_ISOLATED}": "c0: 'true'"},
+    "isolated, a mapping with nothing": {f"{OLD}/{_ISOLATED}": "c0:\nc1: true"},
+    "isolated, a mapping with a text": {f"{OLD}/{_ISOLATED}": "c0: false\nc1: maybe"},
     "isolated, for all": {f"{OLD}/{_ISOLATED}": "true"},
     "isolated, a number": {f"{OLD}/{_ISOLATED}": "1"},
     "reserved, but for one": {
@@ -174,6 +186,13 @@ _FORMS: Mapping[str, Mapping[str, str]] = {
     "a cold start": {f"{OLD}/cold-start": "c0: {duration: 60s}", f"{OLD}/memory-type": "c0: dram,pmem"},
     "a cold start of two hours": {f"cold-start.{OLD}/pod": "duration: 2h"},
     "a cold start without a duration": {f"cold-start.{OLD}/container.c0": "60s"},
+    "memory in a list": {f"{OLD}/memory-type": "c0: [dram]"},
+    "memory of one container": {f"{OLD}/memory-type": "c0:\nc1: dram"},
+    "a balloon": {f"balloon.balloons.{OLD}/pod": "fast"},
+    "a balloon for one": {f"balloon.balloons.{OLD}/container.c1": "fast"},
+    "a pool": {f"pool.podpools.{OLD}/pod": "fast"},
+    "a pool without a scope": {f"pool.podpools.{OLD}": "fast"},
+    "a balloon, and another pool": {f"balloon.balloons.{OLD}": "fast", f"pool.podpools.{OLD}": "dual"},
     "a misspelt class": {f"rdt-class.{OLD}/container.c0": "gold"},
 }
 ANNOTATED = {

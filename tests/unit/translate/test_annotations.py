@@ -69,7 +69,6 @@ def named(name: str, **more: Any) -> Object:
             {f"prefer-isolated-cpus.{NEW}/container.web": "true"},
         ),
         (f"memory-type.{OLD}/pod", "dram", {f"memory-type.{NEW}/pod": "dram"}),
-        (f"balloon.balloons.{OLD}", "gold", {f"balloon.balloons.{NEW}": "gold"}),
         (
             f"{OLD}/prefer-shared-cpus",
             "web: true\nlog: no\n",
@@ -135,11 +134,31 @@ def test_the_older_form_counts_only_where_no_newer_one_does(newer: str, value: s
         ("prefer-isolated-cpus", "yes"),
         ("prefer-isolated-cpus", "web: 'true'"),
         ("prefer-isolated-cpus", "web: 1"),
+        ("prefer-isolated-cpus", "web: true\nlog: maybe"),
+        ("prefer-shared-cpus", "web:true"),
+        ("prefer-shared-cpus", "true\n"),
+        ("prefer-shared-cpus", "web: 'True'"),
+        ("prefer-shared-cpus", "web: 1"),
+        ("prefer-shared-cpus", "web:"),
+        ("prefer-shared-cpus", "web: true\nlog: [true]"),
     ],
 )
 def test_a_value_that_cri_resmgr_ignores_does_not_begin_to_work(key: str, value: str) -> None:
     found, (entry,) = translate_annotations({f"{OLD}/{key}": value}, ["web"], "it")
     assert (found, entry.grade) == ({}, Grade.IDLE)
+
+
+@pytest.mark.parametrize("ignored", ["maybe", "1", "'True'", ""])
+def test_a_value_for_one_container_that_cri_resmgr_ignores_leaves_the_others_theirs(ignored: str) -> None:
+    old = {f"{OLD}/prefer-shared-cpus": f"web: 'true'\nlog: {ignored}"}
+    found, (entry,) = translate_annotations(old, ["web", "log"], "it")
+    assert found == {f"prefer-shared-cpus.{NEW}/container.web": "true"}
+    assert (entry.grade, entry.note) == (Grade.EXACT, "cri-resmgr ignores the value for container.log")
+
+
+def test_isolated_cpus_without_a_word_are_refused_ones() -> None:
+    found, _ = translate_annotations({f"{OLD}/prefer-isolated-cpus": "web:"}, ["web"], "it")
+    assert found == {f"prefer-isolated-cpus.{NEW}/container.web": "false"}
 
 
 @pytest.mark.parametrize(
@@ -439,7 +458,7 @@ def test_a_cluster_without_any_is_said() -> None:
 @pytest.mark.parametrize(
     ("key", "grade"),
     [
-        (f"balloon.balloons.{OLD}/pod", Grade.EXACT),
+        (f"balloon.balloons.{OLD}/pod", Grade.APPROXIMATE),
         (f"balloon.balloons.{OLD}/container.web", Grade.APPROXIMATE),
         (f"pool.podpools.{OLD}/pod", Grade.APPROXIMATE),
         (f"pool.podpools.{OLD}/container.web", Grade.IDLE),
