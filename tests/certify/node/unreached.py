@@ -5,6 +5,11 @@ and whole modules about hosts of other kinds. A branch is named by its text, as 
 #: By the reason.
 BRANCHES: dict[str, tuple[str, ...]] = {
     "A port fails or hesitates: systemd, a disk, the runtime, a label. The suites `disk` and `misbehave` try it.": (
+        "apply._Worker._move: except (InstallerError, OSError) as error:",
+        "apply._Worker._restart_proxy: if not (slow and (following := self._leave())): -> return following",
+        'kubelet_link.move: if host.clock.monotonic() > deadline: -> why = "it does not connect" if kubelet.linked else "it has not been started with our link"',
+        "kubelet_link.move: if process is not None and kubelet.linked: -> host.clock.sleep(_POLL)",
+        'kubelet_link.move: if marked and relay and not host.cri.answers(endpoint, HURRIED_SECONDS): -> why = "the relay stopped answering"  # and the guard has let kubelet leave',
         "rescue.hold_kubelet: except InstallerError as error:",
         "rescue.restart_proxy: except OSError as error:",
         "apply._Worker._check_pods: except (InstallerError, OSError) as error:",
@@ -14,7 +19,6 @@ BRANCHES: dict[str, tuple[str, ...]] = {
         "await_kubelet.KubeletStart.check_effective: if kubelet is None: -> return",
         'await_kubelet.KubeletStart.check_effective: if wrong: -> raise self._failure(step.target, f"our lines have no effect: {wrong}")',
         "await_proxy.why_not_ready: if status.ready: -> reason = status.reason",
-        "await_proxy.Downtime.begin: except SystemdError as error:",
         "converge._claim: except OSError as error:",
         "converge._verify: if left: -> message = f\"the host still differs from what was applied: {'; '.join(left.describe())}\"",
         "converge._verify: except (StepFailedError, InterruptedRunError):",
@@ -29,13 +33,18 @@ BRANCHES: dict[str, tuple[str, ...]] = {
         "rollback._close: except OSError as error:",
         "rollback._blame: if runtime_error(run.host, assessment.base_endpoint): -> return False",
     ),
+    "An earlier version, whose flag names the relay. tests/unit/test_before_the_link.py and test_takeover.py have it.": (
+        "await_kubelet.KubeletStart._check_endpoint: if self._plan.desired.names_relay: -> right = kubelet.on_relay",
+        "rollback.roll_back: elif progress.cut_short and not assessment.snapshot.kubelet.moves: -> failure = StepFailedError(failure.message, _HANGS, interfered=True)",
+    ),
     "Kubelet leaves the relay if a start is slow: permits, a person's hold, and deadlines that have passed before.": (
+        'apply._Worker._leave: if endpoint and not self._host.cri.answers(endpoint):  # no endpoint would be better -> endpoint, self._runtime_away = "", True',
+        "apply._Worker._leave: if not endpoint: -> self._progress.cut_short = True",
+        "relay_steps.check_restart: if restarts_left < 1: -> raise KubeletKeptError(",
         'apply._Worker._check_weights: if self._late == _ADOPTIONS: -> message = f"new containers keep being created outside the proxy: {lost[0].how}"',
         "apply._Worker._restart_proxy: if self._limits.hanging and 0 < self._relay_deadline <= now:  # kubelet has hung all that time -> if not (leaving := self._leave()):",
         "apply._Worker._restart_proxy: if self._host.systemd.unit(step.target).restarts_itself: -> self._stop(step)  # else a restart by systemd would use up the announcement",
         "apply._Worker._leave: if not self._limits.cuts_short: -> return ()",
-        "apply._Worker._leave: if not endpoint or not self._host.cri.answers(endpoint):  # not while the runtime is away -> self._progress.cut_short = True",
-        "apply._Worker._leave_if_slow: if not (self._limits.hanging and self._relay_deadline): -> return ()  # kubelet does not hang, or the proxy has not been started",
         "apply._Worker._await_start: not called",
         "await_proxy.why_not_started: not called",
         "await_proxy.why_not_taken: for line in activity.logged: -> if host.systemd.unit(unit.name).main_pid != unit.main_pid:",
@@ -43,9 +52,6 @@ BRANCHES: dict[str, tuple[str, ...]] = {
         'diff._diff_proxy: if awaited: -> reasons.insert(0, "it is still starting")',
         "plan._Builder.proxy_forward: if unit.awaited: -> yield Step(StepKind.AWAIT_START, unit.name, Part.PROXY)",
         'relay_steps.check_way_back: if held: -> raise KubeletKeptError(f"an operator still holds kubelet on its base endpoint: {held}")',
-        "relay_steps.check_way_back: if restarts_left < 1: -> raise KubeletKeptError(",
-        "relay_steps.return_steps: for n, step in enumerate(rest): -> return (*rest, clear, *restart_kubelet_steps(unit))",
-        "relay_steps.return_steps: if step.kind is StepKind.RESTART and step.target == unit: -> return (*rest[:n], clear, *rest[n:])",
         'rollback.roll_back: kept = f", but {error.message}"',
     ),
     "No start of the certificate leads here yet.": (
@@ -57,7 +63,6 @@ BRANCHES: dict[str, tuple[str, ...]] = {
         "apply._Worker._do: except InstallerError as error:",
         "apply._Worker._adopt: if not leaving: -> return (*leaving, step)",
         'apply._Worker._check_pods: if plan.harms or self._again == _AGAIN or not can_save(files): -> self._warn("pods-unknown", why)',
-        "apply._Worker._restart_proxy: if not (slow and (following := self._leave())): -> self._downtime.end()",
         'apply._Worker._await_job: if error.lost or self._host.systemd.unit(step.target).active_state != "deactivating": -> raise StepFailedError(',
         'assess._why_agent: if facts.forgets_agent: -> return "its agent is switched off, but the agent\'s last configuration is in force"',
         'await_kubelet.check_steady: if is_stopped(now): -> meanwhile = "somebody else stopped it"',
