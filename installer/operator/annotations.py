@@ -130,15 +130,17 @@ def _expand(target: str, text: str, containers: Sequence[str], row: Row) -> tupl
     """Translate the form whose value is a YAML mapping of containers, or one value for all of them."""
     try:
         data: Any = parse_document(text.encode("utf-8", "replace"), "value").data
-        names = [*map(str, data)] if isinstance(data, dict) else []
-        values = {f"container.{name}": each for name, each in data.items()} if names else {"pod": text}
+        whole = not isinstance(data, dict)
+        values = {"pod": text} if whole else {f"container.{name}": each for name, each in data.items()}
         found = {scope: row.convert(value) for scope, value in values.items()}
     except InvalidInputError as error:
         return Grade.LOST, {}, f"is not YAML, and had no effect: {error.message}"
     except ValueError as error:
         return Grade.IDLE, {}, f"cri-resmgr ignores it: {error}"
-    notes = [f"no container is named {name}" for name in names if name not in containers]
+    absent = [] if whole else [name for name in map(str, data) if name not in containers]
+    notes = [f"no container is named {name}" for name in absent]
     notes += [f"cri-resmgr ignores the value for {scope}" for scope, value in found.items() if value is None]
     kept = {f"{target}/{scope}": value for scope, value in found.items() if value is not None}
     into = {place: each if isinstance(each, str) else json.dumps(each) for place, each in kept.items()}
-    return row.grade if into else Grade.IDLE, into, "; ".join(filter(None, (*notes, row.note)))
+    grade, last = (row.grade, row.note) if into else (Grade.IDLE, "")
+    return grade, into, "; ".join(filter(None, (*notes, last)))

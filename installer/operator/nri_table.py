@@ -67,7 +67,7 @@ def is_key(path: KeyPath, value: Any) -> bool:
 def load_table() -> Mapping[str, Any]:
     """Return templates/nri-plugins.yaml, its rows as tuples of Row."""
     table: Any = parse_document(template_text("nri-plugins.yaml").encode(), "nri-plugins.yaml").data
-    named = (_number, _cpus_of_all, _refused, _cpus, _period, _sampling, _debug_sources)
+    named = (_number, _refused, _cpus, _period, _sampling, _debug_sources)
     conversions: dict[str, Callable[[Any], Any]] = {each.__name__.removeprefix("_"): each for each in named}
     conversions |= {name: partial(_typed, kind) for name, kind in _TYPES.items()}
     conversions |= {name: partial(_choose, choices) for name, choices in table["choices"].items()}
@@ -116,6 +116,8 @@ _TYPES: Mapping[str, Any] = {
     "true_or_false": Annotated[StrictBool | str | None, AfterValidator(_BOOLEANS.get)],
     "priority": Annotated[StrictInt, AfterValidator(lambda value: _PRIORITIES[min(max(value, 0), 3)])],
     "text": str,
+    # The number of CPUs of all instances of a pool, which balloon_types.py divides among them.
+    "cpus_of_all": Annotated[str, AfterValidator(lambda value: value.strip().lower().rstrip("cpus "))],
     "texts": list[str],
     "mapping": Annotated[dict[str, Any], BeforeValidator(lambda value: value or {})],
     "": Any,
@@ -136,11 +138,6 @@ def _number(value: Any) -> int:
     if not re.fullmatch(r"0*[1-9]\d*", _typed(str, value).strip()):
         raise ValueError(f"must be a whole number, and at least 1, not {shown(value)}")
     return int(value)
-
-
-def _cpus_of_all(value: Any) -> str:
-    """Return the number of CPUs of all instances of a pool, which balloon_types.py divides among them."""
-    return value.strip().lower().rstrip("cpus ")  # type: ignore[no-any-return]  # a text, by the table's row
 
 
 def _cpus(value: Any) -> str:

@@ -164,7 +164,7 @@ def _build_resource(
 
 def _control_classes(config: str, data: dict[str, Any], values: dict[KeyPath, Any]) -> list[Entry]:
     """Set what `rdt` and `blockio` mean beyond their keys, and report what of that is different."""
-    found, notes = list[Entry](), load_table()["notes"]
+    notes = load_table()["notes"]
     mode = _rdt_mode(data)
     keys = [path for path, _ in leaves(data)]
     rdt = {path[2:5:2] for path in keys if _like(path, "rdt", "partitions", "", "classes", "")}
@@ -176,10 +176,9 @@ def _control_classes(config: str, data: dict[str, Any], values: dict[KeyPath, An
         place = ("control", "rdt", "partitions", partition, "classes", name)
         if not any(path[: len(place)] == place for path in values):
             values[place] = {}
-    if full or mode == "Discovery":
-        found.append(Entry(f"{config}: rdt", (), Grade.APPROXIMATE, (), notes["resctrl"]))
-    if mode == "Discovery":
-        found.append(Entry(f"{config}: rdt", (), Grade.LOST, (), notes["discovery"]))
+    said = {"resctrl": Grade.APPROXIMATE} if full or mode == "Discovery" else {}
+    said |= {"discovery": Grade.LOST} if mode == "Discovery" else {}
+    found = [Entry(f"{config}: rdt", (), grade, (), notes[key]) for key, grade in said.items()]
     # With it, every container has its QoS class for a class, and a runtime refuses one that does not exist.
     for kind, classes in {"rdt": {name for _, name in rdt if full}, "blockio": blockio}.items():
         pods, missing = (", ".join(sorted(each)) for each in (_QOS & classes, _QOS - classes))

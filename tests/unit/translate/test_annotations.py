@@ -156,6 +156,12 @@ def test_a_value_for_one_container_that_cri_resmgr_ignores_leaves_the_others_the
     assert (entry.grade, entry.note) == (Grade.EXACT, "cri-resmgr ignores the value for container.log")
 
 
+@pytest.mark.parametrize("key", ["memory-type", "cold-start", "prefer-isolated-cpus", "prefer-shared-cpus"])
+def test_a_mapping_of_no_containers_is_for_none(key: str) -> None:
+    found, (entry,) = translate_annotations({f"{OLD}/{key}": "{}"}, ["web"], "it")
+    assert (found, entry.grade) == ({}, Grade.IDLE)
+
+
 def test_isolated_cpus_without_a_word_are_refused_ones() -> None:
     found, _ = translate_annotations({f"{OLD}/prefer-isolated-cpus": "web:"}, ["web"], "it")
     assert found == {f"prefer-isolated-cpus.{NEW}/container.web": "false"}
