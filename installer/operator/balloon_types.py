@@ -7,6 +7,7 @@ from __future__ import annotations
 from typing import Any
 
 from installer.model.containers import parse_list
+from installer.model.proxy import nano_of
 from installer.operator.nri_table import load_table
 
 _RESERVED, _DEFAULT = "reserved", "default"
@@ -42,7 +43,10 @@ def complete_types(active: str, spec: dict[str, Any], packed: set[str]) -> tuple
             faults += [f"{each['name']}: Instances cannot be changed"] if each["minBalloons"] > 1 else []
         if each["name"] == _RESERVED:
             listed = reserved.removeprefix("cpuset:")
-            each["minCPUs"] = each["minCPUs"] or (len(parse_list(listed)) if listed != reserved else 0)
+            count = len(parse_list(listed)) if listed != reserved else -(-(nano_of(reserved) or 0) // 10**9)
+            if active == "podpools" and each["minCPUs"] not in (0, count):
+                faults.append(f"reserved: CPU {each['minCPUs']} is not the {count} of ReservedResources")
+            each["minCPUs"] = each["minCPUs"] or (count if listed != reserved else 0)
     # By the namespaces, `default` is the second. Without any, it takes what no other type does.
     numbers = sorted(found, key=lambda number: order.get(found[number]["name"], 2))
     spec["balloonTypes"] = [found[number] for number in numbers]

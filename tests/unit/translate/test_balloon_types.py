@@ -87,6 +87,7 @@ def test_instances_by_their_cpus_are_as_many_on_every_node(instances: str, cpus:
         ("podpools", "{Name: a, CPU: 0}", "at least 1, not 0"),
         ("podpools", "{Name: a}", "a: needs CPU"),
         ("podpools", "{Name: a, CPU: 1, Instances: 4 cpus, FillOrder: Packed}", "all but one pool empty"),
+        ("podpools", "{Name: reserved, CPU: 3}", "reserved: CPU 3 is not the"),
         (
             "podpools",
             "{Name: a, CPU: 1, Instances: 2, MaxPods: 0, fillOrder: Packed}",
