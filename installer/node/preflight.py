@@ -29,7 +29,6 @@ from installer.node.preflight_proxy import (
     check_empty,
     check_placed,
     check_start,
-    check_statistics,
     check_versions,
 )
 from installer.node.preflight_units import check_kubelets, check_proxys
@@ -131,7 +130,6 @@ def check_change(facts: Facts) -> tuple[Finding, ...]:
             restarts=facts.restarts_kubelet,
             moves=facts.moves_kubelet,
         ),
-        *check_statistics(facts),
         *check_start(facts),
         *_check_pending(facts),
     )

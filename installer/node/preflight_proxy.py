@@ -33,7 +33,6 @@ _MINOR = re.compile(r"v?1\.([0-9]+)\.")
 _RELEASE = re.compile(r"v?([0-9]+)\.([0-9]+)")
 _CRI_OF_THE_PROXY = 29  # Kubernetes 1.29
 _RESIZE = 33  # in-place pod resize is on by default from Kubernetes 1.33 on
-_CADVISOR = "run/crio/crio.sock"  # kubelet takes containers' statistics from cAdvisor at such an endpoint
 _NEEDS_RUNTIME_CONFIG = 38  # kubelet's fallback without the CRI call RuntimeConfig ends in 1.38
 _RELAYS_RUNTIME_CONFIG = (0, 9)  # cri-resmgr 0.9
 
@@ -81,18 +80,6 @@ def check_versions(
             f"kubelet {kubelet} is newer than the CRI of cri-resmgr (Kubernetes 1.{_CRI_OF_THE_PROXY}): "
             f"newer fields and calls do not pass through it{dropped}",
             "docs/policies.md has the table; first try pods that use newer features on one node",
-        )
-
-
-def check_statistics(facts: Facts) -> Iterable[Finding]:
-    """kubelet chooses the source of containers' statistics by the end of its endpoint
-    (UsingLegacyCadvisorStats of pkg/kubelet/cadvisor, read): the relay has another name."""
-    if facts.moves_kubelet and facts.kubelet.endpoint.endswith(_CADVISOR):
-        yield warning(
-            "crio-statistics",
-            "on the relay kubelet takes the statistics of containers from CRI-O, no longer from cAdvisor, "
-            "because it tells CRI-O by the name of its socket",
-            "compare kubelet's /stats/summary on one node before and after with what your monitoring uses",
         )
 
 
