@@ -20,7 +20,7 @@ from tests.lib.reported import plan
 
 ROOT = Path(__file__).parents[2]
 SOURCES = [path for path in (ROOT / "installer").rglob("*.py") if path.name != "codes.py"]
-_GIVE = ("refusal", "warning", "finding")  # what is called with a code first
+_GIVE = ("refusal", "warning", "finding", "_warn")  # what is called with a code first
 _NO_CODE = re.compile(r"[^a-z-]")
 
 
@@ -34,7 +34,8 @@ def given() -> Iterator[tuple[str, str]]:
         for node in ast.walk(ast.parse(path.read_text())):
             found = ""
             if isinstance(node, ast.Call):
-                name = node.func.id if isinstance(node.func, ast.Name) else ""
+                called = node.func
+                name = called.id if isinstance(called, ast.Name) else getattr(called, "attr", "")
                 found = _text(node.args[0]) if name in _GIVE and node.args else ""
                 yield from ((_text(each.value), path.name) for each in node.keywords if each.arg == "code")
             if isinstance(node, ast.Dict):
