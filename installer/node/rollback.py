@@ -51,11 +51,6 @@ from installer.node.run import Progress, Run
 from installer.node.snapshot import read_units, refresh
 
 _SLOW = "This node starts the proxy slowly: the next run uses a longer timeout"
-_HANGS = (
-    "kubelet hangs on the proxy that an earlier version installed, so its start may not last longer: "
-    f"take kubelet off the proxy (`touch {paths.HOLD} && systemctl restart kubelet`), "
-    "and run this command again"
-)
 _RESCUE_SETTLE = 2.0  # seconds: a node that may go NotReady has no time for more
 
 
@@ -115,10 +110,22 @@ def roll_back(
     if progress.cut_short and back.left_relay:  # it had less time than even the good proxy needs here
         failure = StepFailedError(failure.message, _SLOW, interfered=True)
     elif progress.cut_short and not assessment.snapshot.kubelet.moves:
-        failure = StepFailedError(failure.message, _HANGS, interfered=True)
+        failure = StepFailedError(failure.message, _hint_of_hanging(assessment), interfered=True)
     blamed = _blame(assessment, failure, run)
     unsaved = _close(target, run)
     return rolled_back(failure, target, blamed and unsaved is None, journal, unsaved, kept)
+
+
+def _hint_of_hanging(assessment: Assessment) -> str:
+    """Only a kubelet that was started with our lines heeds a hold."""
+    kubelet = assessment.snapshot.kubelet
+    ours = kubelet.process is not None and kubelet.process.generation
+    how = f"`touch {paths.HOLD} && systemctl restart {kubelet.unit.name}`"
+    how = how if ours else "restart it with the container runtime's endpoint in its own files"
+    return (
+        "kubelet cannot be moved while this proxy starts, and may not hang on it for longer: "
+        f"take kubelet off the proxy ({how}), and run this command again"
+    )
 
 
 # What systemd says where it failed before it could run a program (systemd.exec(5)). 203 is the program's own.

@@ -268,7 +268,7 @@ def test_r8_a_kubelet_that_cannot_be_moved_hangs_on_no_start_for_long(node: Node
     for _again in range(2):
         with pytest.raises(RolledBackError) as failed:
             reconcile(asked, node.fake.host, silent)
-        assert "take kubelet off the proxy" in failed.value.hint
+        assert "take kubelet off the proxy (restart it with" in failed.value.hint
         assert picture(node) == before
         assert node.on_relay
         assert node.kubelet_healthy()
