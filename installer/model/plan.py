@@ -80,7 +80,8 @@ class UnitChange:
     daemon_reload: bool = False  # systemd has to re-read its units first
     disable: bool = False  # the links that start it by itself have to go
     kept_links: tuple[str, ...] = ()  # except these
-    awaited: bool = False  # a start is in progress and has to end before the action
+    # The proxy: a start is in progress and has to end before the action. Kubelet: it has to become healthy.
+    awaited: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +109,12 @@ class Changes:
         unit = self.unit(part) or UnitChange(name, part, UnitAction.NOTHING, ())
         unit = replace(unit, action=max(unit.action, UnitAction.RESTART), why=(*unit.why, why))
         return replace(self, units=(unit, *(change for change in self.units if change.part is not part)))
+
+    def with_wait(self, name: str, part: Part, why: str) -> Changes:
+        """The same changes, which are not done before the unit is well."""
+        unit = self.unit(part) or UnitChange(name, part, UnitAction.NOTHING, ())
+        unit = replace(unit, awaited=True, why=(*unit.why, why))
+        return replace(self, units=(*(change for change in self.units if change.part is not part), unit))
 
     def describe(self) -> tuple[str, ...]:
         """What differs and why, one line each."""
@@ -300,6 +307,12 @@ class Plan:
     def kubelet_restarts(self) -> int:
         restarts = (step for step in self.steps if step.kind is StepKind.RESTART)
         return sum(step.target == self.kubelet_unit for step in restarts)
+
+    @property
+    def awaits_kubelet(self) -> bool:
+        """Whether a run that was cut off has left kubelet ill."""
+        unit = self.changes.unit(Part.KUBELET)
+        return unit is not None and unit.awaited
 
     @property
     def exit_code(self) -> int:

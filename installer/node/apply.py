@@ -132,7 +132,7 @@ class _Worker:
             StepKind.LEAVE_IF_SLOW: self._leave_if_slow,
             StepKind.AWAIT_RELAY: self._await_relay,
             StepKind.CHECK_EFFECTIVE: lambda step: self._kubelet().check_effective(step),
-            StepKind.AWAIT_KUBELET: lambda step: self._kubelet().wait(step),
+            StepKind.AWAIT_KUBELET: self._await_kubelet,
             StepKind.DELETE_STATE: lambda step: host.files.remove_tree(step.target),
         }
 
@@ -475,6 +475,11 @@ class _Worker:
             f"`journalctl -u {paths.PROXY_UNIT} -n 50` shows what it was doing; if it only needs longer, "
             "raise proxy.startTimeoutSeconds",
         )
+
+    def _await_kubelet(self, step: Step) -> None:
+        """This run has moved or restarted it, or one that was cut off and that this one carries on."""
+        self._progress.moved_kubelet = True
+        self._kubelet().wait(step)
 
     def _kubelet(self) -> KubeletStart:
         start = self._progress.journal_from

@@ -28,6 +28,7 @@ from installer.node.pinning import find_resets, was_cut_off
 from installer.node.plan import Options, base_of, leaves_to, order_steps
 from installer.node.preflight import check
 from installer.node.record import (
+    HEALTH_OWED,
     RELOAD_OWED,
     Failure,
     Record,
@@ -38,6 +39,7 @@ from installer.node.record import (
 )
 
 _WHY_ADOPTED = "containers that it does not know have to be adopted"
+_WHY_AWAITED = "it has not become healthy since a run that was cut off"
 WEIGHT_TAKEN = "weight-taken"  # the code of a finding
 AGENT_POLICY = "agent-policy"  # the same
 _WHY_TAKEN = "its last start took CPU weight from containers that it did not know"
@@ -120,6 +122,8 @@ def _compare(
     facts = replace(facts, changes=diff(desired, snapshot, record))
     why = _why_restarted(facts) if desired.proxy else ""
     changes = facts.changes.with_restart(paths.PROXY_UNIT, Part.PROXY, why) if why else facts.changes
+    if HEALTH_OWED in record.owed and snapshot.kubelet.unwell and desired.kubelet is not None:
+        changes = changes.with_wait(inputs.request.settings.kubelet.unit, Part.KUBELET, _WHY_AWAITED)
     return replace(facts, changes=changes)
 
 

@@ -28,11 +28,12 @@ _PROGRESSING = 3.0  # a start that makes progress may take this many times as lo
 
 def limits_of(plan: Plan, snapshot: HostSnapshot, settings: Settings) -> Limits:
     """The deadlines of a plan made from `snapshot`. A kubelet that was ill before is not judged by its
-    healthz, unless a dead relay explains that: otherwise no removal would lead out."""
+    healthz, unless a dead relay explains that, or a run that was cut off: otherwise no removal would lead
+    out."""
     containers, hanging = snapshot.container_count, snapshot.kubelet.on_relay
     bound = WHILE_LINKED if plan.leaves_if_slow else WHILE_HANGING
     limits = build_limits(settings, bound if hanging else 0.0, containers, snapshot.proxy.last_start)
-    explained = plan.desired.proxy is not None and not snapshot.proxy.relay_answers
+    explained = plan.desired.proxy is not None and (plan.awaits_kubelet or not snapshot.proxy.relay_answers)
     if snapshot.kubelet.ails(limits.kubelet_start) and not explained:
         limits = replace(limits, healthz_url="")
     return replace(limits, begun_start=limits.unhurried) if plan.leaves_if_slow else limits
@@ -71,7 +72,8 @@ def converge(
     from which the next run's diff derives the rest.
     """
     if plan.steps and plan.parts:
-        _claim(plan, snapshot, run)
+        judged = plan.restarts_kubelet and bool(limits.healthz_url)
+        _claim(plan, snapshot, run, owes_health=plan.desired.kubelet is not None and (healthy or judged))
     apply_plan(plan, run.host, limits, run.emit, progress)
     after = _verify(plan, snapshot, run) if plan.parts else snapshot
     if healthy and after.kubelet.unwell:
@@ -81,10 +83,10 @@ def converge(
     return after
 
 
-def _claim(plan: Plan, snapshot: HostSnapshot, run: Run) -> None:
+def _claim(plan: Plan, snapshot: HostSnapshot, run: Run, *, owes_health: bool) -> None:
     """R6: record ownership, and keep originals and edits, before the first write."""
     try:
-        kept = run.store.claim(plan, snapshot)
+        kept = run.store.claim(plan, snapshot, owes_health=owes_health)
     except OSError as error:
         raise failed_on_disk("the record could not be written", error) from error
     emit_kept(kept, run)

@@ -31,8 +31,10 @@ from installer.node.kept import (
 )
 from installer.node.links import find_directories, find_links
 from installer.node.record import (
+    HEALTH_OWED,
     NOTHING_LOADED,
     RELOAD_OWED,
+    SOUND,
     Failure,
     Goes,
     LoadedRecord,
@@ -76,6 +78,11 @@ class RecordStore:
     def has_strays(self) -> bool:
         """Whether a killed run has left kept objects that nothing refers to, perhaps a whole program."""
         return bool(set(self._files.list(paths.OBJECTS)) - objects_of(self.record))
+
+    @property
+    def began_sound(self) -> bool:
+        """Whether all was well when this run began, or one that was cut off and that this one carries on."""
+        return self.record.owed.get(HEALTH_OWED) == SOUND
 
     def reconstruct(self, drop_ins: Sequence[str], payload_digest: str, everything: bool) -> None:
         """Without a record, claim what is provably ours: files with our header, and the payload's own
@@ -181,8 +188,9 @@ class RecordStore:
             yield f"{paths.RECORD} -> {aside}"
         self._orphans = ()
 
-    def claim(self, plan: Plan, snapshot: HostSnapshot) -> tuple[str, ...]:
+    def claim(self, plan: Plan, snapshot: HostSnapshot, *, owes_health: bool = False) -> tuple[str, ...]:
         """Record what the plan is about to own, after keeping the originals; then create the directories.
+        `owes_health`: the plan is not done before kubelet is healthy.
 
         Returns where the content of edited files was kept.
         """
@@ -209,7 +217,8 @@ class RecordStore:
         if any(step.kind is StepKind.DISABLE for step in plan.steps):  # somebody's `systemctl add-wants`
             missing |= {posixpath.dirname(path) for path in links} - {paths.LINKS, *theirs}
         owned |= {path: Owned(goes=Goes.EMPTY) for path in sorted(missing - owned.keys())}
-        record = replace(self._noted(), owned=owned, owed=self._owed(plan, snapshot), link_directories=theirs)
+        owed = self._owed(plan, snapshot) | self._owed_health(snapshot, begins=owes_health)
+        record = replace(self._noted(), owned=owned, owed=owed, link_directories=theirs)
         if plan.desired.proxy is not None:
             controls = claim_controls(record.controls, plan.desired, snapshot, self._files)
             record = replace(record, controls=controls)
@@ -266,6 +275,13 @@ class RecordStore:
             )
         return owed
 
+    def _owed_health(self, snapshot: HostSnapshot, *, begins: bool) -> dict[str, str]:
+        """What a run that was cut off has owed is owed still, whatever it has done to kubelet since."""
+        owed = self.record.owed.get(HEALTH_OWED)
+        if owed is None and begins:
+            owed = SOUND if snapshot.sound else ""
+        return {} if owed is None else {HEALTH_OWED: owed}
+
     def _save(self, record: Record) -> None:
         """Write the record, unless it is already on the disk as it is: a removal needs no space for it. A
         record that the disk refuses is not in force: what it owes or claims has not been begun."""
@@ -277,20 +293,22 @@ class RecordStore:
         self.record = self._on_disk = record
 
     def note_applied(self, plan: Plan, invocation: str) -> None:
-        """After the last step nothing is owed, and the proxy (its `invocation` now) has read force.cfg if it
-        was started or signalled. Closing saves this."""
+        """After the last step nothing but kubelet's health is owed, and the proxy (its `invocation` now) has
+        read force.cfg if it was started or signalled. Closing saves this."""
         did = {step.kind for step in plan.steps if step.part is Part.PROXY}
         signalled = self.record.signalled
         if plan.desired.proxy is not None and did & {StepKind.RESTART, StepKind.SIGNAL}:
             signalled = (invocation, plan.desired.proxy.reload_digest)
         controls = {name: kept for name, kept in self.record.controls.items() if name not in plan.controls}
-        self.record = replace(self.record, owed={}, signalled=signalled, controls=controls)
+        owed = {key: value for key, value in self.record.owed.items() if key == HEALTH_OWED}
+        self.record = replace(self.record, owed=owed, signalled=signalled, controls=controls)
 
     def close_as_good(self) -> None:
         """After a change was undone: the good generation is in place again. The other one's objects are
         deleted before it is blamed: after that, no run of it would delete them."""
         drop_objects(self._files, objects_of(self.record) | objects_of(self._loaded))
-        self._save(replace(self.record, asked=self._loaded.asked))
+        owed = {key: value for key, value in self.record.owed.items() if key != HEALTH_OWED}
+        self._save(replace(self.record, asked=self._loaded.asked, owed=owed))
         drop_objects(self._files, objects_of(self.record))
 
     def close_installed(

@@ -165,6 +165,8 @@ class _Builder:
             yield from (move_step(paths.RELAY_ENDPOINT),) if moves else restart_kubelet_steps(unit.name)
         elif answered and self._options.linked:
             yield RETURN
+        if unit is not None and unit.awaited and unit.action is not UnitAction.RESTART:
+            yield Step(StepKind.AWAIT_KUBELET, unit.name, Part.KUBELET)
 
     def last_check(self, steps: list[Step]) -> Iterable[Step]:
         """Containers created while kubelet was still on its base endpoint are unknown to a proxy that started

@@ -27,7 +27,7 @@ from installer.node.inspection import assess_good, assess_host
 from installer.node.preconditions import check_run, emit_warnings, is_remembered
 from installer.node.preflight import SUCCESSOR_NOT_READY
 from installer.node.preflight_proxy import check_placed
-from installer.node.record import is_open
+from installer.node.record import HEALTH_OWED, is_open
 from installer.node.run import Run
 from installer.node.unattended import KEPT, explained, keep_good, named
 
@@ -133,8 +133,9 @@ def _is_to_be_closed(assessment: Assessment, run: Run) -> bool:
     reduced = any(finding.code == WEIGHT_TAKEN for finding in plan.findings)
     unkept = is_open(run.store.record, plan.desired) or bool(snapshot.damaged)
     unkept = unkept or (assessment.unchecked and not reduced) or run.store.names_another_host
-    unkept = unkept or run.store.has_strays
-    return plan.mode is Mode.REMOVE or (snapshot.sound and unkept)
+    unkept = unkept or run.store.has_strays or HEALTH_OWED in run.store.record.owed
+    mute = bool(snapshot.probe and snapshot.probe.runtime_error)  # then nothing was checked
+    return plan.mode is Mode.REMOVE or (unkept and not mute)
 
 
 def _warn_unlabelled(run: Run) -> None:

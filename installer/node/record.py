@@ -57,6 +57,10 @@ _MARK_WITHIN = 512  # bytes; our header is the first or second line
 
 RELOAD_OWED = "daemon-reload"
 """A key of what is owed: our drop-in was edited, and a run has begun to replace it."""
+HEALTH_OWED = "kubelet-health"
+"""The same: a run has begun after which kubelet has to be healthy. Its value is `SOUND` if all was well
+before."""
+SOUND = "sound"
 
 
 class RecordStatus(StrEnum):
@@ -112,7 +116,7 @@ class Record:
     good: Desired | None = None  # the last generation that was verified healthy; its contents are kept
     failed: Mapping[str, Failure] = field(default_factory=dict)
     # The invocation of a unit that has to end, because it may have been started from an edited file; and
-    # RELOAD_OWED.
+    # RELOAD_OWED, HEALTH_OWED.
     owed: Mapping[str, str] = field(default_factory=dict)
     signalled: tuple[str, str] = ("", "")  # invocation, digest of the force.cfg that it re-read
     checked: str = ""  # the proxy's invocation after whose start every container had its weight

@@ -292,7 +292,8 @@ def rescue_limits(limits: Limits) -> Limits:
 def _blame(assessment: Assessment, failure: StepFailedError, run: Run) -> bool:
     """R8: blame the generation only if the environment was sound before and after."""
     desired = assessment.plan.desired
-    if desired.proxy is None or not assessment.snapshot.sound or failure.interfered:
+    sound = assessment.snapshot.sound or run.store.began_sound
+    if desired.proxy is None or not sound or failure.interfered:
         return False
     if runtime_error(run.host, assessment.base_endpoint):
         return False

@@ -201,6 +201,8 @@ def _created(changes: Changes) -> bool:
 def _action(unit: UnitChange, created: bool, *, done: bool) -> str:
     if unit.action is UnitAction.RESTART:
         verb = "start" if created and unit.part is Part.PROXY else "restart"
+    elif unit.action is UnitAction.NOTHING and unit.part is Part.KUBELET:
+        return "has become healthy" if done else "has to become healthy"
     elif unit.action is UnitAction.NOTHING:
         return "was still starting" if done else "is still starting"
     else:

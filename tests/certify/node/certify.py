@@ -20,8 +20,6 @@ from tests.certify.node.engine import Found, certify
 from tests.certify.node.holds import RESCUES, rescue
 from tests.certify.node.starts import (
     FACTORS,
-    NO_BOOT,
-    PASSING,
     RARE_WAYS,
     TAKEOVERS,
     Ground,
@@ -90,11 +88,10 @@ def carry_out(job: Job, ground: Ground, every: int = 1) -> Found:
         return rescue(ground, job.start)
     # An earlier installation whose proxy is broken leads no boot to a kubelet that works, whatever we do. And
     # after a boot, kubelet has to be restarted, which is what a run may have to ask for.
-    nature, target = dict(job.start).get("nature"), job.target
-    broken = {("former", "earlier"), ("nature", "broken")} <= {*job.start} or nature in NO_BOOT
+    target = job.target
+    broken = {("former", "earlier"), ("nature", "broken")} <= {*job.start}
     power = not (broken or target.asks or not target.restarts_left)
-    every = 0 if nature in PASSING else every * job.every
-    return certify(ground, job.start, target, every=every, power=power)
+    return certify(ground, job.start, target, every=every * job.every, power=power)
 
 
 def main(arguments: list[str]) -> int:

@@ -245,6 +245,22 @@ DEFECTS = (
         "earlier -> ",
         1,
     ),
+    Defect(
+        "record: that kubelet has to become healthy is forgotten with a run that is killed",
+        "node/ownership.py",
+        "        if owed is None and begins:\n",
+        "        if owed is None and begins and False:\n",
+        "former: nothing, containers: two, nature: ill behind it -> install",
+        1,
+    ),
+    Defect(
+        "reconcile: a run that was killed at its end is not closed while kubelet is ill",
+        "node/reconcile.py",
+        "(unkept and not mute)",
+        "(unkept and not mute and snapshot.sound)",
+        "containers: two, nature: ill -> upgrade",
+        1,
+    ),
 )
 
 

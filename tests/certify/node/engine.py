@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from installer.errors import InstallerError, RollbackFailedError, RolledBackError
 from installer.inputs.load import Request
@@ -14,10 +13,11 @@ from installer.model import paths
 from installer.model.event import silent
 from installer.model.plan import Assessment
 from installer.node.reconcile import preview, reconcile
-from tests.certify.node.rules import ENDED_WELL, Run, Step, broken, difference, took_over
+from tests.certify.node.picture import picture
+from tests.certify.node.rules import ENDED_WELL, HOPELESS, Run, Step, broken, difference, took_over
 from tests.certify.node.starts import Ground, Start, describe, is_usual
 from tests.certify.node.targets import FORMERS, RARE, REMOVAL, Target, without_earlier
-from tests.certify.node.world import LOOK, Moment, World, lay
+from tests.certify.node.world import LOOK, NATURE, Effect, Moment, World, lay
 from tests.faults.disks.crash import Disk, Tree
 from tests.faults.disks.node import DROP_IN, KUBELET, program
 from tests.faults.disks.recorder import Operation, Verb
@@ -66,8 +66,16 @@ def attempt(world: World, request: Request) -> str:
     return "changed" if changed else "nothing to do"
 
 
-def watch(world: World, request: Request, target: Target, disk: Tree | None, *, foresees: bool = True) -> Run:
-    """The same, seen whole."""
+def watch(
+    world: World,
+    request: Request,
+    target: Target,
+    disk: Tree | None,
+    *,
+    foresees: bool = True,
+    strike: Callable[[int], None] = lambda _number: None,
+) -> Run:
+    """The same, seen whole. `strike` is told each effect's number, and 0 before the first."""
     before, steps = world.keep(), list[Step]()
     if disk is not None and took_over(before.tree):
         disk = without_earlier(disk)
@@ -79,7 +87,13 @@ def watch(world: World, request: Request, target: Target, disk: Tree | None, *, 
         with suppress(InstallerError):
             foreseen, error = preview(request, world.fake.host)
     looked = [effect for effect in world.effects if effect.verb != LOOK]
-    world.on_effect = lambda effect: steps.append(Step(effect, world.keep()))
+
+    def note(effect: Effect) -> None:
+        steps.append(Step(effect, world.keep()))
+        strike(len(steps))
+
+    strike(0)
+    world.on_effect = note
     ended = attempt(world, request)
     world.on_effect = lambda _effect: None
     if looked:
@@ -108,14 +122,13 @@ def certify(ground: Ground, start: Start, target: Target, *, every: int = 1, pow
     found.faults += [f"{name}: {why}" for why in _as_fresh(ground, target, uncut)]
     again = watch(world, request, target, origin)
     found.faults += [f"{name}: again: {why}" for why in (*broken(again), *_again(uncut, again))]
-    wanted = picture(again.after)
-    containers = len(moment.running)
+    ends = _Ends(ground, target, request, moment, End(uncut, picture(again.after)), origin)
     for number, cut in enumerate(cuts(uncut, power=power)) if every else ():
         if number % every:
             continue
         found.states += 1
         try:
-            for why in _resume(ground, cut, request, target, uncut, wanted, origin, containers, found):
+            for why in _resume(ground, cut, request, target, ends, origin, found):
                 found.faults.append(f"{name}: {cut.how} after {cut.after} ({_last(uncut, cut)}): {why}")
             if is_usual(start) and cut.how == "killed":
                 found.states += 1
@@ -245,29 +258,28 @@ def _resume(
     cut: Cut,
     request: Request,
     target: Target,
-    uncut: Run,
-    wanted: dict[str, object],
+    ends: _Ends,
     origin: Tree | None,
-    containers: int,
     found: Found,
 ) -> Iterator[str]:
     """The run that follows, and one more if it takes that."""
+    uncut = ends.uncut.run
     if cut.lost:
-        root = ground.directory / "node"
-        lay({**cut.moment.tree, **_RUN}, root)
-        world = World(root, containers=containers)
+        world = ends.boot(cut.moment.tree)
         loaded = uncut.before.units[KUBELET].load_state == "loaded"
-        if loaded and uncut.before.process(KUBELET) and not world.kubelet_healthy():
+        well = uncut.before.content(NATURE) not in (b"ill", b"ill behind it")
+        if loaded and well and uncut.before.process(KUBELET) and not world.kubelet_healthy():
             yield "R12: kubelet is not healthy after the boot"
     else:
         world = ground.world(cut.moment)
+        world.wait()
     run = watch(world, request, target, origin)
     yield from broken(run)
-    if wrong := _unlike(run, uncut, wanted, lost=cut.lost):
+    if wrong := ends.unlike(run, lost=cut.lost):
         more = watch(world, request, target, origin)
         found.twice += 1
         yield from (f"in one more run: {why}" for why in broken(more))
-        if wrong := _unlike(more, uncut, wanted, lost=cut.lost):
+        if wrong := ends.unlike(more, lost=cut.lost):
             yield f"R7: {'; '.join(wrong)}"
             return
     else:
@@ -275,8 +287,62 @@ def _resume(
         yield from (f"again: {why}" for why in (*broken(again), *_again(run, again)))
 
 
-def _unlike(run: Run, uncut: Run, wanted: dict[str, object], *, lost: bool) -> list[str]:
-    """How the node differs from the one that nothing was cut on."""
+class End(NamedTuple):
+    """A run that nothing has cut, and the node after one more."""
+
+    run: Run
+    wanted: dict[str, object]
+
+
+class _Ends:
+    """The ends that a run may come to that follows one that was cut. A boot may mend what is sick, or bring
+    it out: with it come the ends of a run that begins after a boot, or ends before it, and that of a node on
+    which nothing is sick."""
+
+    def __init__(
+        self,
+        ground: Ground,
+        target: Target,
+        request: Request,
+        moment: Moment,
+        uncut: End,
+        origin: Tree | None,
+    ) -> None:
+        self.uncut = uncut
+        self._ground, self._target, self._request = ground, target, request
+        self._moment, self._origin = moment, origin
+        self._others: list[End] | None = None
+
+    def boot(self, tree: Tree, name: str = "node") -> World:
+        """The node with that disk."""
+        root = self._ground.directory / name
+        lay({path: one for path, one in tree.items() if not f"{path}/".startswith("/run/")}, root)
+        return World(root, containers=len(self._moment.running))
+
+    def unlike(self, run: Run, *, lost: bool) -> list[str]:
+        """How the node differs from the most similar of them."""
+        wrong, nature = _unlike(run, self.uncut, lost=lost), self._moment.content(NATURE)
+        if not (wrong and lost and nature):
+            return wrong
+        if run.ended == "rollback failed" and nature in HOPELESS:
+            return []  # `broken` has seen that kubelet serves without a proxy
+        if self._others is None:
+            well = {path: one for path, one in self._moment.tree.items() if path != NATURE}
+            self._others = [
+                self._end(self.boot(self._moment.tree, "other")),
+                self._end(self.boot(self.uncut.run.after.tree, "other")),
+                self._end(self._ground.world(replace(self._moment, tree=well), "other")),
+            ]
+        return min((wrong, *(_unlike(run, other, lost=lost) for other in self._others)), key=len)
+
+    def _end(self, world: World) -> End:
+        run = watch(world, self._request, self._target, self._origin)
+        return End(run, picture(watch(world, self._request, self._target, self._origin).after))
+
+
+def _unlike(run: Run, end: End, *, lost: bool) -> list[str]:
+    """How the node differs from that one."""
+    uncut, wanted = end
     same = run.ended == uncut.ended or {run.ended, uncut.ended} <= ENDED_WELL
     wrong = [] if same else [f"it ends '{run.ended}', not '{uncut.ended}'"]
     found = picture(run.after)
@@ -318,72 +384,6 @@ def _undone(picture: dict[str, object]) -> dict[str, object]:
     kept = {key: value for key, value in picture.items() if not key.startswith("record: owned")}
     claimed = kept.keys() != picture.keys()
     return {key: value for key, value in kept.items() if claimed or not key.startswith(paths.OBJECTS)}
-
-
-_RUN: Tree = {}
-_CARRIERS = (paths.PROXY_ENVIRONMENT, paths.KUBELET_ENVIRONMENT)
-_VOLATILE = ("digests", "owed", "signalled", "checked", "controls", "checksum")
-
-
-def picture(moment: Moment) -> dict[str, object]:
-    """All of a node that has to be the same, however it came about: no times, no numbers of processes."""
-    found: dict[str, object] = {}
-    for path, entry in moment.tree.items():
-        if path.startswith("/run/") and path.endswith(paths.TEMPORARY):
-            continue  # of a run that was killed; a boot ends it
-        if path == paths.RECORD:
-            found |= _record(entry.content)
-        elif path == paths.PROXY_CACHE:
-            found[path] = _cache(entry.content)
-        elif path.startswith(("/run/", paths.PROXY_STATE[0])):
-            found[path] = entry.kind
-        else:
-            found[path] = entry
-    for name in (
-        "relay-start",
-        "proxy-start",
-        "proxy-start-ours",
-        "kubelet-start-ours",
-        "proxy.env",
-        "none.cfg",
-    ):
-        found.pop(f"{paths.OUR_RUNTIME}/{name}", None)
-    for name, unit in moment.units.items():
-        found[name] = (
-            *(unit.load_state, unit.active_state, unit.sub_state, unit.unit_file_state),
-            *(unit.environment, unit.drop_in_paths, unit.fragment_path),
-        )
-        process = moment.process(name)
-        found[f"{name} runs"] = process and (process.argv, process.generation)
-    for one in moment.running:
-        found[f"container {one.id}"] = one.cgroup
-    return found
-
-
-def _record(raw: bytes) -> dict[str, object]:
-    """Every field of the record by its place."""
-    try:
-        found: dict[str, Any] = json.loads(raw)
-    except ValueError:
-        return {"record": "damaged"}
-    found = {key: value for key, value in found.items() if key not in _VOLATILE}
-    found["failed"] = sorted(found.get("failed", {}))
-    found["unproven"] = [path for path in found.get("unproven", ()) if not path.startswith("/run")]
-    for path, owned in found.pop("owned", {}).items():
-        # A carrier is also written with a name that each run makes anew.
-        wrote = () if path in _CARRIERS else sorted(owned.get("wrote", ()))
-        found[f"owned {path}"] = {**owned, "wrote": wrote}
-    for file in (found.get("good") or {}).pop("files", ()):
-        found[f"good {file['path']}"] = file
-    return {f"record: {key}": value for key, value in found.items()}
-
-
-def _cache(raw: bytes) -> object:
-    try:
-        found = json.loads(raw)
-    except ValueError:
-        return "torn"
-    return found["PolicyName"], {key: one.get("LinuxReq") for key, one in found.get("Containers", {}).items()}
 
 
 def _knows_all(start: Start) -> bool:

@@ -11,7 +11,8 @@ from installer.model import paths
 from installer.model.event import silent
 from installer.model.hold import BY_DAEMON
 from installer.node.rescue import hold_kubelet, restart_proxy
-from tests.certify.node.engine import Found, attempt, picture
+from tests.certify.node.engine import Found, attempt
+from tests.certify.node.picture import picture
 from tests.certify.node.rules import Step, difference
 from tests.certify.node.starts import Ground, Start, describe
 from tests.certify.node.targets import INSTALL

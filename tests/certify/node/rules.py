@@ -22,7 +22,8 @@ _OF_THE_PROXY = (*paths.PROXY_STATE, "/var/run/cri-resmgr")
 _NOT_UNDONE = (paths.OUR_STATE, paths.PROXY_STATE[0])
 _FILE = Entry("f", 0)
 # With what a rollback may fail, too; what says nothing of a generation; the same of a runtime.
-_HOPELESS = (*map(str.encode, ("broken", "too slow", "stuck", "canceled", "exits", "lost", "ill")),)
+_SICK = ("broken", "too slow", "stuck", "canceled", "exits", "lost", "ill", "flagless")
+HOPELESS = tuple(map(str.encode, _SICK))
 _AWAY = (b"runtime dies", b"not ready")
 _BLAMELESS = (b"canceled", b"not set up", b"flagless", b"lost", b"ill", *_AWAY)
 _SHOWN = 200  # characters of what differs
@@ -84,6 +85,17 @@ def broken(run: Run) -> list[str]:
         ("R6", _restored(run)),
         ("R7", _nothing_forgotten(run)),
         ("R8", _rolled_back(run)),
+        ("R14", _containers_keep(run)),
+    )
+    return [f"{rule}: {why}" for rule, all_of_it in found for why in all_of_it]
+
+
+def broken_in_trouble(run: Run) -> list[str]:
+    """The same of a run in which something went wrong that lasts: nothing is lost, and the node stays alive."""
+    found = (
+        ("R4", _no_dead_relay(run)),
+        ("R5", _atomic(run)),
+        ("R6", _restored(run)),
         ("R14", _containers_keep(run)),
     )
     return [f"{rule}: {why}" for rule, all_of_it in found for why in all_of_it]
@@ -311,7 +323,7 @@ def _rolled_back(run: Run) -> Iterator[str]:
         return
     if run.ended == "rollback failed":
         yield from (
-            _rescued(run) if run.before.content(NATURE) in (*_HOPELESS, *_AWAY) else ["the rollback failed"]
+            _rescued(run) if run.before.content(NATURE) in (*HOPELESS, *_AWAY) else ["the rollback failed"]
         )
         return
     failed = set(_record(run.after.tree).get("failed", {}))

@@ -189,10 +189,6 @@ _SICK: dict[str, tuple[Target, ...]] = {
     "flagless": (UPGRADE,),
     "fails": (UPGRADE,),
 }
-NO_BOOT = ("stuck", "canceled")
-PASSING = ("ill", "ill behind it", "flagless", "fails", "lost", "runtime dies")
-"""Natures that a node has no boot with, and those that only the run knows which meets them: it is not cut."""
-NO_BOOT = ("stuck", "canceled")  # that the node would survive
 TAKEOVERS: tuple[Start, ...] = tuple((("former", name),) for name in ("earlier", "packaged", "unused"))
 #: What is tried once: it needs a node of its own kind, or another proxy.
 RARE_WAYS: dict[Start, tuple[Target, ...]] = {

@@ -13,13 +13,13 @@ from installer.node.adoption import OLD_CACHE
 from tests.certify.branches import Branches
 from tests.certify.node.certify import Job, all_jobs, all_of, carry_out, memory, modules
 from tests.certify.node.defects import DEFECTS, Defect, find
-from tests.certify.node.engine import attempt
+from tests.certify.node.engine import attempt, watch
 from tests.certify.node.starts import FACTORS, Ground, cover
 from tests.certify.node.targets import BAD, INSTALL
 from tests.certify.node.unreached import unlisted
 from tests.certify.node.world import World, lay
 from tests.faults.disks.crash import read_tree
-from tests.faults.disks.node import bare_node
+from tests.faults.disks.node import DROP_IN, KUBELET, bare_node
 from tests.lib.rules import rule
 
 EVERY = 23  # cuts of a run; a prime, so that no two runs are cut at the same steps
@@ -47,6 +47,23 @@ def test_a_rollback_leaves_no_copy_of_a_cache_behind_that_an_adoption_was_cut_af
     world.refresh()
     assert attempt(world, BAD.request(tmp_path)) == "rolled back"
     assert OLD_CACHE not in world.tree
+
+
+def test_a_kubelet_that_a_killed_installation_has_left_ill_behind_the_relay_is_taken_off_it(
+    tmp_path: Path,
+) -> None:
+    ground = Ground(tmp_path)
+    start = (("former", "nothing"), ("nature", "ill behind it"))
+    moment, _ = ground.begin(start)
+    request = INSTALL.request(tmp_path)
+    uncut = watch(ground.world(moment), request, INSTALL, None)
+    world = ground.world(uncut.jobs("restart", KUBELET)[0].after)
+    assert world.on_relay
+    assert not world.kubelet_healthy()
+    assert attempt(world, request) == "rolled back"
+    assert world.kubelet_healthy()
+    assert not world.on_relay
+    assert DROP_IN not in world.tree
 
 
 @pytest.mark.long

@@ -7,7 +7,8 @@ import random
 from collections.abc import Iterator
 
 from installer.model import paths
-from tests.certify.node.engine import Found, attempt, picture
+from tests.certify.node.engine import Found, attempt
+from tests.certify.node.picture import picture
 from tests.certify.node.rules import difference
 from tests.certify.node.starts import Ground
 from tests.certify.node.targets import (

@@ -6,6 +6,7 @@ run: a start of the proxy takes from those that it does not know, as the real on
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import posixpath
@@ -13,6 +14,7 @@ import re
 import shutil
 import stat
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cache
 from hashlib import sha256
@@ -73,6 +75,12 @@ _LAST_WORDS = {
     b"not set up": f"{paths.PROXY_UNIT}: Main process exited, code=exited, status=226/NAMESPACE",
 }
 _GUARD_SECONDS = 15.0
+_FULL = {
+    "disk full": ("/", errno.ENOSPC),
+    "disk read-only": ("/", errno.EROFS),
+    "/run full": ("/run", errno.ENOSPC),
+}
+_FAILURES = 2  # starts of kubelet on the relay that the guard lets fail
 SLOW = {b"slow": 14.0, b"too slow": 400.0}  # seconds
 _ACTIVE = re.compile(rb"^ *Active: *([a-z-]+)", re.MULTILINE)
 
@@ -223,6 +231,8 @@ def _state(entry: Entry) -> FileState:
 class World(Node):
     """`moment`: as what it begins. Without one it boots from what lies below `root`."""
 
+    systemd: _Systemd
+
     def __init__(self, root: Path, moment: Moment | None = None, *, containers: int = 0) -> None:
         self.effects: list[Effect] = []
         self.tree: Tree = {}
@@ -231,6 +241,9 @@ class World(Node):
         self.traces = False
         self.started_from: dict[int, Read] = {}
         self.answers: dict[int, float] = {}
+        self.boots = False
+        self.struck = ""
+        """What is in trouble now, in a word: see `troubles`."""
         self.runtime_died = False  # for the rest of a run, or until the next start of the proxy
         self._moment = moment
         self._containers = containers
@@ -245,6 +258,7 @@ class World(Node):
         self.fake.validator.on_see = self._see_containers
         self.systemd.on_kill = self._signalled
         self.fake.connections.permitted = self.read(NATURE) != b"immovable"
+        files.fail = self._fail
         if moment is not None:
             self.fake.clock.time = moment.time
             self.fake.connections.dialled = dict(moment.dialled)
@@ -337,10 +351,19 @@ class World(Node):
         systemd.load()
         proxy = systemd.unit(paths.PROXY_UNIT)
         wanted = proxy.unit_file_state == "enabled" or DROP_IN in systemd.unit(KUBELET).drop_in_paths
+        self.boots = True
         if proxy.load_state == "loaded" and wanted:
-            systemd.restart(proxy.name, 0)
+            with suppress(SystemdError):  # a start that does not end
+                systemd.restart(proxy.name, 0)
         if systemd.unit(KUBELET).load_state == "loaded":
             systemd.restart(KUBELET, 0)
+        self.boots = False
+        self.wait()
+
+    def wait(self) -> None:
+        """systemd starts kubelet again, until it stays."""
+        while self.systemd.unit(KUBELET).sub_state == "auto-restart":
+            self.systemd.restart(KUBELET, 0)
 
     def _set_running(self, containers: Iterable[RunningContainer]) -> None:
         cri = self.fake.cri
@@ -411,6 +434,29 @@ class World(Node):
         """The tree as it is now."""
         self.tree, self._kept = read_tree(self.fake.root), False
 
+    # -- what others do, and what goes wrong ------------------------------------------
+
+    def somebody(self, method: str, unit: str, *, counts: bool = False) -> None:
+        """Stops or restarts a unit; `counts`: systemd does, because it has crashed."""
+        self.depth += 1
+        try:
+            with suppress(SystemdError):
+                self.systemd.job(method, unit)
+            before = self.systemd.units[unit]
+            self.systemd.units[unit] = replace(before, n_restarts=before.n_restarts + counts)
+        finally:
+            self.depth -= 1
+        self.refresh()
+
+    def _fail(self, method: str, path: str) -> None:
+        """A disk that takes nothing more."""
+        if self.depth or self.struck not in _FULL:
+            return
+        place, error = _FULL[self.struck]
+        grows = method in ("write", "link", "make_directory")
+        if path.startswith("/run/") == (place == "/run") and (grows or error == errno.EROFS):
+            raise OSError(error, os.strerror(error), path)
+
     # -- what runs on it --------------------------------------------------------------
 
     @property
@@ -420,15 +466,20 @@ class World(Node):
 
     def kubelet_healthy(self) -> bool:
         nature = self.read(NATURE)
-        if nature == b"ill" or (nature == b"ill behind it" and self.on_relay):
+        if self.struck == "ill" or nature == b"ill" or (nature == b"ill behind it" and self.on_relay):
             return False
         return self.process(KUBELET) is not None and (self.proxy_answers or not self.on_relay)
 
     def _runtime(self) -> RuntimeStatus | str:
         nature = self.read(NATURE)
-        if nature == b"no runtime" or self.runtime_died:
+        if nature == b"no runtime" or self.runtime_died or self.struck == "runtime":
             return "connection refused"
         return CONTAINERD._replace(ready=False, reason="it loads") if nature == b"not ready" else CONTAINERD
+
+    def on_relay_by_link(self, variables: Mapping[str, str]) -> bool:
+        """Whether a kubelet with these variables is about to start on the relay."""
+        link = link_of(variables["CRI_RESMGR_GUARD_FLAG"].partition("=")[2])
+        return self.fake.files.state(link).target == paths.RELAY_SOCKET
 
     def await_proxy(self, seconds: float) -> bool:
         """As the guard does: whether it answers by then."""
@@ -547,9 +598,11 @@ class World(Node):
             ours.unlink()
         for name in ("kubelet.env", "kubelet.env.used", "relay-start"):
             (run / name).unlink(missing_ok=True)
+        failures = int(self.read(paths.RELAY_FAILURES) or 0)
         flag, base = variables.get("CRI_RESMGR_GUARD_FLAG", ""), variables.get(BASE_VARIABLE, "")
         held = any(os.path.exists(f"{root}{path}") for path in paths.HOLDS)
-        on_relay = flag and not held and (announced or not marked) and self.await_proxy(_GUARD_SECONDS)
+        may = flag and not held and failures < _FAILURES and (announced or not marked)
+        on_relay = may and self.await_proxy(_GUARD_SECONDS)
         if not on_relay and not marked:
             unknown.write_text("1\n")
         if not flag or not (on_relay or os.path.exists(f"{root}{base}")):
@@ -595,6 +648,14 @@ class _Systemd(NodeSystemd):
         drop_ins = {*unit.drop_in_paths, *([DROP_IN] if unit.name == KUBELET else [])}
         found = {path: self._node.fake.files.state(path) for path in (unit.fragment_path, *drop_ins) if path}
         return {path: f"{state.kind} {state.digest} {state.target}".encode() for path, state in found.items()}
+
+    def job(self, method: str, name: str) -> None:
+        self._job(method, name)
+
+    def _raise(self, method: str, name: str) -> None:
+        super()._raise(method, name)
+        if self._world.struck == "bus" and not self._world.depth:
+            raise SystemdError(f"{method} {name}: the bus is away", lost=True)
 
     def reset_failed(self, name: str) -> None:
         with _Job(self._world, "reset-failed", name):
@@ -683,12 +744,14 @@ class _Systemd(NodeSystemd):
         argv = (*COMMAND, *variables.get("KUBELET_EXTRA_ARGS", "").split())
         guard = (world.read(paths.GUARD) or b"").startswith(b"#!/bin/sh\n")
         nature = world.read(NATURE)
-        if nature == b"lost":
+        if nature == b"lost" and not world.boots:
             raise SystemdError(f"restart {KUBELET}: the bus is away", lost=True)
         if detail.exec_start_pre and guard and world.start_of_kubelet(variables):
             argv = argv if nature == b"flagless" else (*argv, variables["CRI_RESMGR_GUARD_FLAG"])
-            if nature == b"fails":
-                return "failed", failed(unit)
+            if nature == b"fails" and world.on_relay_by_link(variables):
+                failures = int(world.read(paths.RELAY_FAILURES) or 0) + 1
+                (world.fake.root / paths.RELAY_FAILURES[1:]).write_text(f"{failures}\n")
+                return "failed", replace(failed(unit), active_state="activating", sub_state="auto-restart")
         world.fake.processes.processes[unit.main_pid] = ProcessState(unit.main_pid, argv, variables)
         return "done", unit
 
