@@ -223,6 +223,13 @@ class SocketCri:
             listed = messages(call("ListContainers", encode(1, encode(2, encode(1, 0)))), 1)
         return tuple(_unstarted(one) for one in listed if integer(one, 6) == _CREATED)
 
+    def empty_pods(self, endpoint: str, timeout: float = 10.0) -> tuple[ReadyPod, ...]:
+        with self._socket(endpoint) as place:
+            ready = list_ready_pods(place, timeout)  # first: a container may come meanwhile
+        with self._channel(endpoint, timeout) as call:
+            filled = {text(one, 2) for one in messages(call("ListContainers", b""), 1)} if ready else set()
+        return tuple(_ready_pod(pod) for pod in ready if text(pod, 1) not in filled)
+
     def remove(self, endpoint: str, identifier: str, timeout: float = 10.0) -> None:
         with self._channel(endpoint, timeout) as call:
             call("RemoveContainer", encode(1, identifier.encode()))

@@ -275,6 +275,11 @@ class Cri(Protocol):
         """The containers that were created but do not run. Raises StepFailedError with the reason."""
         ...
 
+    def empty_pods(self, endpoint: str, timeout: float = 10.0) -> tuple[ReadyPod, ...]:
+        """The pods whose sandboxes are ready and have no container, not even one that has ended. Raises
+        StepFailedError with the reason."""
+        ...
+
     def remove(self, endpoint: str, identifier: str, timeout: float = 10.0) -> None:
         """Remove a container that does not run. Raises StepFailedError with the reason."""
         ...

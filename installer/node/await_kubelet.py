@@ -7,8 +7,9 @@ from collections.abc import Callable
 from installer.errors import InstallerError, StepFailedError
 from installer.host.ports import Host
 from installer.model import paths
-from installer.model.event import Emit, Event
+from installer.model.event import Emit, Event, name_some
 from installer.model.host import Health, UnitState
+from installer.model.instant import parse_time
 from installer.model.limits import Limits
 from installer.model.plan import Plan, Step
 from installer.node.adoption import find_leftovers
@@ -20,6 +21,8 @@ _POLL = 0.05  # seconds
 _SETTLE_POLL = 0.5  # seconds
 _GUARD_SAYS, _NOT_READY = "cri-resmgr-kubelet-guard: ", "the relay is not ready"  # see the script's `say`
 _CALM_SECONDS, _CALM_POLL = 10.0, 0.5
+_YOUNG = 60.0  # seconds
+_NAMES = 3
 
 Failure = Callable[[str, str], StepFailedError]
 """(unit, why) -> the error that names both."""
@@ -31,25 +34,33 @@ def failure_of(unit: str, why: str) -> StepFailedError:
 
 
 def await_calm(host: Host, emit: Emit) -> None:
-    """Before a restart of kubelet, wait until it has started the containers that it is about to start: an
-    interrupted start leaves them behind in the runtime. Ends after some seconds, or if the relay is
-    silent."""
-    deadline, relay = host.clock.monotonic() + _CALM_SECONDS, paths.RELAY_ENDPOINT
-    told = False
-    while host.clock.monotonic() < deadline and host.cri.answers(relay, _CALM_POLL):
+    """Before kubelet is restarted or moved, wait until it has started what it is about to start. A call that
+    is cut off leaves a container behind in the runtime, and kubelet tries to create a pod or to pull an image
+    again only 10 to 15 s later. Ends after some seconds, or if the relay is silent."""
+    deadline, told = host.clock.monotonic() + _CALM_SECONDS, False
+    while host.clock.monotonic() < deadline and host.cri.answers(paths.RELAY_ENDPOINT, _CALM_POLL):
         try:
-            begun = host.cri.unstarted(relay, _CALM_POLL)
-            running = host.cri.containers(relay, _CALM_POLL) if begun else ()
-            awaited = set(begun).difference(find_leftovers(begun, running))
+            awaited = _starting(host, paths.RELAY_ENDPOINT)
         except InstallerError:
             return
         if not awaited:
             return
         if not told:
-            message = f"the restart of kubelet waits for containers that it is starting: {len(awaited)}"
-            emit(Event("kubelet.waits", message, {"containers": sorted(one.title for one in awaited)}))
+            message = f"waiting until kubelet has started {name_some(awaited, _NAMES)}"
+            emit(Event("kubelet.waits", message, {"starting": awaited}))
         told = True
         host.clock.sleep(_CALM_POLL)
+
+
+def _starting(host: Host, endpoint: str) -> tuple[str, ...]:
+    """The titles of containers that do not run yet, and of young pods without any: the image of a pod's first
+    container is being pulled. In an older one the image cannot be pulled, or takes too long to be waited for.
+    Raises StepFailedError."""
+    begun = host.cri.unstarted(endpoint, _CALM_POLL)
+    running = host.cri.containers(endpoint, _CALM_POLL) if begun else ()
+    containers = [one.title for one in set(begun).difference(find_leftovers(begun, running))]
+    empty, now = host.cri.empty_pods(endpoint, _CALM_POLL), parse_time(host.clock.now())
+    return tuple(sorted((*containers, *(pod.title for pod in empty if abs(now - pod.created) < _YOUNG))))
 
 
 def is_stopped(unit: UnitState) -> bool:

@@ -243,6 +243,20 @@ def test_a_container_that_was_created_and_never_started(throwaway: ThrowawayHost
     assert running in {one.id for one in cri.containers(endpoint)}
 
 
+def test_a_pod_without_a_container(throwaway: ThrowawayHost) -> None:
+    endpoint = throwaway.runtime_socket
+    cri, pod = SocketCri(RootedFiles(throwaway.root)), run_pod(throwaway, endpoint, "pulling")
+
+    def empty() -> list[str]:
+        return [one.title for one in cri.empty_pods(endpoint) if "pulling" in one.title]
+
+    assert empty() == ["default/pulling"]
+    left = create_container(throwaway, endpoint, "c", pod=pod, starts=False)
+    assert not empty()
+    cri.remove(endpoint, left)
+    assert empty()
+
+
 def some_container(which: str, throwaway: ThrowawayHost) -> tuple[Cri, str]:
     """A runtime with a container that has all CPUs, and a weight of 1024 shares."""
     if which == "real":

@@ -87,7 +87,7 @@ class Effects:
 #: Methods of the ports that change nothing which outlives the process: a sync is none.
 _QUESTIONS = {
     *("sync", "unit", "detail", "answers", "status"),
-    *("containers", "unstarted", "cgroup", "validate"),
+    *("containers", "unstarted", "empty_pods", "cgroup", "validate"),
 }
 
 

@@ -288,6 +288,7 @@ class FakeCri:
     sockets: dict[str, RuntimeStatus | str | Callable[[], RuntimeStatus | str]] = field(default_factory=dict)
     running: tuple[RunningContainer, ...] = ()
     created: tuple[UnstartedContainer, ...] = ()
+    empty: tuple[ReadyPod, ...] = ()
     ready_pods: dict[str, ReadyPod] = field(default_factory=dict)
     refusals: dict[str, str] = field(default_factory=dict)
     ignores: bool = False  # it agrees to every update, and does none
@@ -318,6 +319,11 @@ class FakeCri:
         self.calls.append(Call("unstarted", endpoint))
         self._status(endpoint)
         return self.created
+
+    def empty_pods(self, endpoint: str, timeout: float = 10.0) -> tuple[ReadyPod, ...]:
+        self.calls.append(Call("empty_pods", endpoint))
+        self._status(endpoint)
+        return self.empty
 
     def remove(self, endpoint: str, identifier: str, timeout: float = 10.0) -> None:
         self.calls.append(Call("remove", endpoint, identifier))

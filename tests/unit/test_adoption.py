@@ -13,8 +13,9 @@ import pytest
 
 from installer.errors import StepFailedError
 from installer.model import paths
-from installer.model.containers import CgroupState, CpuResources
+from installer.model.containers import CgroupState, CpuResources, ReadyPod
 from installer.model.host import Part, ProcessState, RunningContainer, UnitState, UnstartedContainer
+from installer.model.instant import parse_time
 from installer.model.limits import Limits
 from installer.model.names import Mode
 from installer.model.plan import Changes, Desired, DesiredUnit, Plan, Step, StepKind
@@ -31,7 +32,7 @@ from installer.node.apply import apply_plan
 from installer.node.await_kubelet import await_calm
 from installer.node.pinning import due_shares, keeps_weight
 from installer.node.run import Progress
-from tests.lib.fakes import CONTAINERD, Call, FakeHost
+from tests.lib.fakes import CONTAINERD, Call, FakeClock, FakeHost
 from tests.lib.rules import rule
 from tests.lib.snapshots import BASE, ON_LINK
 
@@ -314,21 +315,45 @@ def test_what_never_ran_and_stands_in_the_way_of_a_running_one_is_removed(tmp_pa
     assert "removed ns/web-0/web, which never ran" in said
 
 
-def test_a_restart_of_kubelet_waits_for_containers_that_it_is_starting(tmp_path: Path) -> None:
+STARTING = UnstartedContainer("cc", "uid", "sidecar", "ns/web-0/sidecar")
+PULLING = ReadyPod("ns/web-1", parse_time(FakeClock.wall) - 5.0)
+
+
+@pytest.mark.parametrize(
+    ("created", "empty", "named"),
+    [
+        ((STARTING,), (), "ns/web-0/sidecar"),
+        ((), (PULLING,), "ns/web-1"),
+        ((STARTING,), (PULLING,), "ns/web-0/sidecar, ns/web-1"),
+    ],
+)
+def test_a_move_of_kubelet_waits_for_what_it_is_starting(
+    tmp_path: Path, created: tuple[UnstartedContainer, ...], empty: tuple[ReadyPod, ...], named: str
+) -> None:
     """With a bound: one that never starts does not keep it for ever."""
     fake = pinned_host(tmp_path)
     fake.cri.sockets[paths.RELAY_ENDPOINT] = CONTAINERD
     said: list[str] = []
     await_calm(fake.host, lambda event: said.append(event.message))
     assert (said, fake.clock.time) == ([], 0.0)
-    fake.cri.created = (UnstartedContainer("cc", "uid", "sidecar", "ns/web-0/sidecar"),)
+    fake.cri.created, fake.cri.empty = created, empty
     await_calm(fake.host, lambda event: said.append(event.message))
-    assert said == ["the restart of kubelet waits for containers that it is starting: 1"]
+    assert said == [f"waiting until kubelet has started {named}"]
     assert 9.0 <= fake.clock.time <= 11.0
     fake.cri.sockets[paths.RELAY_ENDPOINT] = "nobody answers"
     waited = fake.clock.time
     await_calm(fake.host, lambda event: said.append(event.message))
     assert fake.clock.time == waited, "kubelet does not wait on a silent relay"
+
+
+@pytest.mark.parametrize("age", [3600.0, -3600.0])
+def test_an_image_that_cannot_be_pulled_delays_no_move(tmp_path: Path, age: float) -> None:
+    """Nor does a clock that was set back."""
+    fake = pinned_host(tmp_path)
+    fake.cri.sockets[paths.RELAY_ENDPOINT] = CONTAINERD
+    fake.cri.empty = (PULLING._replace(created=PULLING.created - age),)
+    await_calm(fake.host, lambda event: None)
+    assert fake.clock.time == 0.0
 
 
 def test_nobody_is_stopped_for_nothing(tmp_path: Path) -> None:
