@@ -287,9 +287,10 @@ def _check_running(facts: Facts) -> Iterable[Finding]:
         dead_relay = snapshot.composed and bool(unit.loaded_digest) and not snapshot.proxy.relay_answers
         if facts.moved or dead_relay:
             return  # our own part keeps it down: only a repair or a rollback helps
+        crashes = "keeps crashing" if unit.n_restarts or unit.active_state == "failed" else "has just crashed"
         yield refusal(
             "kubelet-crash-looping",
-            f"{unit.name} keeps crashing ({unit.active_state}/{unit.sub_state}, result {unit.result}, "
+            f"{unit.name} {crashes} ({unit.active_state}/{unit.sub_state}, result {unit.result}, "
             f"{unit.n_restarts} restarts): our own failure could not be told from these crashes",
             f"repair kubelet first; `journalctl -u {unit.name} -n 50` says why",
         )

@@ -7,16 +7,18 @@ first installation and the removal each node has one kubelet process.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import subprocess
+import time
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from itertools import count
 from pathlib import Path
 from threading import Event, Thread
-from time import monotonic
 
 import pytest
 
 from installer.model import paths
+from tests.cluster.registry import PULLED, serve_slowly
 from tests.cluster.steps import (
     SETTINGS,
     apply,
@@ -36,18 +38,24 @@ from tests.host.node import PROXY
 VALUES = {"settings": {**SETTINGS, "rollout": {"concurrentRestarts": 3, "order": "any", "soakSeconds": 5}}}
 
 _RESERVED = "  ReservedResources:\n    CPU: 500m\n"
-POLICIES = [f"policy:\n  Active: {name}\n{_RESERVED}" for name in ("topology-aware", "static", "none")]
-TICKS = ("sh", "-c", "n=0; while :; do n=$((n+1)); echo tick $n; sleep 0.2; done")
+_NAMES = ("topology-aware", "balloons", "static-plus", "podpools", "static", "none")
+POLICIES = [f"policy:\n  Active: {name}\n{_RESERVED}" for name in _NAMES]
+_PORT = 8080
+TICKS = (
+    *("sh", "-c"),
+    f"busybox nc -ll -p {_PORT} -e busybox cat & n=0; while :; do n=$((n+1)); echo tick $n; sleep 0.2; done",
+)
 PROBE: Object = {"exec": {"command": ["true"]}, "periodSeconds": 1, "failureThreshold": 1}
-#: A pod whose second container comes seconds after its sandbox.
-_MOST = 60
-LATE: Object = {"name": "late", "command": ["sleep", "3"]}
+_MOST, _BORN = 60, count()
+_INSTANTS, _STEP = 12, 0.35  # seconds
 
 
 @pytest.fixture(scope="module")
 def ticking(cluster: Cluster) -> Iterator[dict[str, Sessions]]:
     """On each node a pod that logs, and people who look at it."""
     install(cluster)
+    for node in cluster.nodes:
+        serve_slowly(node)
     template = workload("ticking")
     container = template["spec"]["containers"][0]
     container |= {"command": list(TICKS), "readinessProbe": PROBE}
@@ -57,46 +65,56 @@ def ticking(cluster: Cluster) -> Iterator[dict[str, Sessions]]:
 
 
 class Sessions:
-    """An exec session, and somebody who follows the log, on the ticking pod of a node."""
+    """An exec session, one that is attached, a forwarded port with a connection, and somebody who follows the
+    log, on the ticking pod of a node."""
 
     def __init__(self, cluster: Cluster, node: KubeNode) -> None:
         self._cluster, self._node = cluster, node
         self._numbers = count()
 
     def __enter__(self) -> Sessions:
-        found = self._cluster.get("pods", namespace="default")["items"]
+        pods = self._cluster.get("pods", namespace="default")["items"]
         (pod,) = (
-            each
-            for each in found
-            if each["spec"]["nodeName"] == self._node.name and each["metadata"]["labels"]["app"] == "ticking"
+            pod
+            for pod in pods
+            if pod["spec"]["nodeName"] == self._node.name and pod["metadata"]["labels"]["app"] == "ticking"
         )
-        self.name = pod["metadata"]["name"]
-        echo = ("sh", "-c", "while read -r word; do echo got $word; done")
-        self._exec = self._cluster.start("exec", "--stdin", self.name, "--", *echo)
-        self._logs = self._cluster.start("logs", "--follow", "--tail=1", self.name)
+        name = pod["metadata"]["name"]
+        echo = ("sh", "-c", "while read -r word; do echo $word; done")
+        start = self._cluster.start
+        self._readers = [start("logs", "--follow", "--tail=1", name), start("attach", name)]
+        self._forward = start("port-forward", name, f":{_PORT}")
+        port = _line_of(self._forward).split()[2].rpartition(":")[2]  # Forwarding from 127.0.0.1:PORT -> ...
+        connection = self._cluster.begin("busybox", "nc", "127.0.0.1", port)
+        self._echoes = [start("exec", "--stdin", name, "--", *echo), connection]
         self.expect_alive()
         return self
 
     def __exit__(self, *_: object) -> None:
-        for each in (self._exec, self._logs):
-            each.kill()
-            each.communicate()
+        for session in (*self._echoes, *self._readers, self._forward):
+            session.kill()
+            session.communicate()
 
     def expect_alive(self) -> None:
         word = f"w{next(self._numbers)}"
-        asked, answered = self._exec.stdin, self._exec.stdout
-        assert asked
-        assert answered
-        assert self._logs.stdout
-        asked.write(f"{word}\n")
-        asked.flush()
-        assert answered.readline() == f"got {word}\n"
-        assert self._logs.poll() is None
-        assert self._logs.stdout.readline().startswith("tick ")
+        for session in self._echoes:
+            assert session.stdin
+            session.stdin.write(f"{word}\n")
+            session.stdin.flush()
+            assert _line_of(session) == f"{word}\n"
+        for session in self._readers:
+            assert session.poll() is None
+            assert _line_of(session).startswith("tick ")
+
+
+def _line_of(session: subprocess.Popen[str]) -> str:
+    assert session.stdout
+    return session.stdout.readline()
 
 
 class Births:
-    """`with Births(cluster):` a pod is created every two seconds; in the end all of their containers run."""
+    """`with Births(cluster):` a pod is created every two seconds, every other one of an image that has to be
+    pulled; in the end all of their containers run."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster, self._stop, self._names = cluster, Event(), list[str]()
@@ -110,29 +128,40 @@ class Births:
         self._stop.set()
         self._thread.join()
         if self._names:
-            self._cluster.wait(lambda: not self._unborn(), "each pod that was created meanwhile runs")
+            wait_for(self._cluster, self._names)
         self._cluster.kubectl("delete", "pods", "--selector=app=born", "--wait=false", "--grace-period=1")
 
     def _create(self) -> None:
-        numbers, nodes = count(), self._cluster.nodes
-        while not self._stop.wait(2.0):
-            number = next(numbers)
-            if number == _MOST:
+        nodes = self._cluster.nodes
+        for number in range(_MOST):
+            if self._stop.wait(2.0):
                 return
-            name = f"born-{int(monotonic())}-{number}"
-            template = workload("born", resources={}, nodeName=nodes[number % len(nodes)].name)
-            container = template["spec"]["containers"][0]
-            late = {**container, **LATE, "name": "late"}
-            body = {"apiVersion": "v1", "kind": "Pod", **template}
-            body["metadata"] = {**body["metadata"], "name": name, "namespace": "default"}
-            body["spec"] = {**body["spec"], "initContainers": [late]}
-            self._cluster.apply(json.dumps(body))
-            self._names.append(name)
+            pulls = number // len(nodes) % 2 == 1
+            self._names.append(bear(self._cluster, nodes[number % len(nodes)], pulls=pulls))
 
-    def _unborn(self) -> list[str]:
-        found = self._cluster.get("pods", namespace="default")["items"]
-        ready = {each["metadata"]["name"] for each in found if _is_ready(each)}
-        return [name for name in self._names if name not in ready]
+
+def wait_for(cluster: Cluster, names: Sequence[str]) -> None:
+    """Until each of these pods is ready."""
+
+    def are_ready() -> bool:
+        pods = cluster.get("pods", namespace="default")["items"]
+        return {pod["metadata"]["name"] for pod in pods if _is_ready(pod)}.issuperset(names)
+
+    cluster.wait(are_ready, "each pod runs that was created meanwhile")
+
+
+def bear(cluster: Cluster, node: KubeNode, *, pulls: bool) -> str:
+    """The name of a new pod. Its second container comes seconds after its sandbox."""
+    template = workload("born", resources={}, nodeName=node.name)
+    container = template["spec"]["containers"][0]
+    if pulls:
+        container |= {"image": PULLED, "imagePullPolicy": "Always"}
+    late = {**container, "name": "late", "command": ["sleep", "3"]}
+    name = f"born-{next(_BORN)}"
+    template["metadata"] |= {"name": name, "namespace": "default"}
+    template["spec"] |= {"initContainers": [late]}
+    cluster.apply(json.dumps({"apiVersion": "v1", "kind": "Pod", **template}))
+    return name
 
 
 def _is_ready(pod: Object) -> bool:
@@ -223,3 +252,20 @@ def test_a_hold(cluster: Cluster) -> None:
     for node in cluster.nodes:
         _hold(node).unlink()
     cluster.wait(lambda: are_served(cluster), "kubelet has returned")
+
+
+@pytest.mark.parametrize("pulls", [False, True], ids=["", "pulls"])
+def test_pods_that_are_born_at_each_instant_of_a_move(cluster: Cluster, pulls: bool) -> None:
+    """From the sandbox to the second container, a pod takes some four seconds."""
+    for number in range(_INSTANTS):
+        names = [bear(cluster, node, pulls=pulls) for node in cluster.nodes]
+        time.sleep(number * _STEP)
+        for node in cluster.nodes:
+            _hold(node).write_text("the test's\n")
+        cluster.wait(lambda: not any(node.on_relay() for node in cluster.nodes), "none is on the relay")
+        names += [bear(cluster, node, pulls=pulls) for node in cluster.nodes]
+        time.sleep(number * _STEP)
+        for node in cluster.nodes:
+            _hold(node).unlink()
+        cluster.wait(lambda: are_served(cluster), "kubelet has returned")
+        wait_for(cluster, names)

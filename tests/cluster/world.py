@@ -185,8 +185,12 @@ class Cluster:
 
     def start(self, *argv: str) -> subprocess.Popen[str]:
         """A kubectl that goes on; the caller ends it."""
+        return self.begin(str(self._programs["kubectl"]), *argv)
+
+    def begin(self, *argv: str) -> subprocess.Popen[str]:
+        """A program on the network of the cluster that goes on; the caller ends it."""
         return subprocess.Popen(
-            [*self.network.prefix, str(self._programs["kubectl"]), *argv],
+            [*self.network.prefix, *argv],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,

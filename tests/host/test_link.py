@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -9,6 +10,7 @@ from contextlib import suppress
 import pytest
 
 from installer.host.connections import HostConnections
+from installer.model import paths
 from installer.model.paths import normalise_endpoint
 from tests.host.node import PROXY, Node
 from tests.lib.rules import rule
@@ -22,7 +24,7 @@ LINK = "/run/cri-resmgr-installer/endpoint/containerd.sock"
 @pytest.fixture(scope="module")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
     with ThrowawayHost() as host:
-        yield Node(host, tmp_path_factory.mktemp("link"))
+        yield Node(host, tmp_path_factory.mktemp("link"), "kubeadm-136")
 
 
 def uses(node: Node) -> set[str]:
@@ -49,10 +51,11 @@ def test_a_whole_life_on_one_kubelet(node: Node) -> None:
     node.run("install")
     node.expect_good()
     assert running_arguments(node.host)[-1] == f"--container-runtime-endpoint=unix://{LINK}"
-    with node.restarts(kubelet=False, proxy=True):
-        node.fallback("policy:\n  Active: topology-aware\n  ReservedResources:\n    CPU: 750m\n")
-        node.run("install")
-    node.expect_good()
+    for policy in ("topology-aware", "balloons", "static-plus", "podpools", "static"):
+        with node.restarts(kubelet=False, proxy=True):
+            node.fallback(f"policy:\n  Active: {policy}\n  ReservedResources:\n    CPU: 750m\n")
+            node.run("install")
+        node.expect_good()
     with node.restarts(kubelet=False, proxy=True):
         node.upgrade()
         node.run("install")
@@ -73,6 +76,9 @@ def test_a_whole_life_on_one_kubelet(node: Node) -> None:
         node.run("install")
     node.expect_good()
     assert uses(node) == {RELAY}
+    _hold_and_let_go(node)
+    _move_the_runtime(node, BASE, "/run/containerd/moved.sock")
+    _move_the_runtime(node, "/run/containerd/moved.sock", BASE)
     with node.restarts(kubelet=False, proxy=True):
         node.host.systemctl("kill", "--signal=KILL", PROXY)
         wait(lambda: uses(node) == {RELAY})
@@ -83,6 +89,34 @@ def test_a_whole_life_on_one_kubelet(node: Node) -> None:
     node.expect_good()
     node.run("remove")
     node.expect_untraced()
+
+
+def _hold_and_let_go(node: Node) -> None:
+    """As the runbook has it, without a daemon."""
+    with node.restarts(kubelet=False, proxy=True):
+        node.path(paths.HOLD).write_text("the test's\n")
+        node.host.systemctl("stop", PROXY)
+        wait(lambda: uses(node) == {BASE})
+        node.run("install")
+    node.expect_good()
+    assert not node.path(paths.HOLD).exists()
+    assert uses(node) == {RELAY}
+
+
+def _move_the_runtime(node: Node, old: str, new: str) -> None:
+    """An administrator does, and writes it into kubelet's configuration, which kubelet reads at its next
+    start."""
+    with node.restarts(kubelet=False, proxy=True):
+        for path in ("/etc/containerd/config.toml", "/var/lib/kubelet/config.yaml"):
+            file = node.path(path)
+            before = file.stat()
+            assert old in file.read_text()
+            file.write_text(file.read_text().replace(old, new))
+            os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))  # as it was, when it is moved back
+        node.host.systemctl("restart", "containerd.service")
+        node.run("install")
+    node.expect_good()
+    assert uses(node) == {RELAY}
 
 
 DAMAGES: dict[str, str] = {

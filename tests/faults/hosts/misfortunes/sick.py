@@ -27,6 +27,7 @@ _MOVING = f"write {KUBELET_ENVIRONMENT}"  # the last line before kubelet's
 _SLOW = '{"serveDelaySeconds": 2}'
 _CRASHING = version({"exitAfterSeconds": 0.5})
 _SOCKET = "/run/containerd/containerd.sock"
+_KUBELET_RUNS = "until systemctl is-active -q kubelet; do sleep 0.2; done"
 _RUNTIME_IS_BACK = "until systemctl is-active -q containerd; do sleep 0.2; done"
 _SOCKET_IS_BACK = f"until [ -S {_SOCKET} ]; do sleep 0.2; done"
 _THEIR_PROXY_DROP_IN = f"{PROXY_UNIT}.d/99-theirs.conf"
@@ -42,7 +43,8 @@ SICK = (
     Case(
         "kubelet is sick already, and the version does not work",
         both(_CRASHING, fault("kubelet", '{"healthz": false}')),
-        both(fault("kubelet", ""), good_version),
+        # A proxy that dies while kubelet starts on it may have taken kubelet with it.
+        both(fault("kubelet", ""), shell(_KUBELET_RUNS), good_version),
         5,
         ("keeps crashing", "it will be retried"),
         kubelet=Kubelet.SICK,
@@ -61,7 +63,11 @@ SICK = (
             both(fault("cri-resmgr", _SLOW), soon(goes), soon(comes, 20.5)),
             both(fault("cri-resmgr", ""), over, wait_until_healthy),
             5,
-            ("the container runtime does not answer", "it will be retried", "systemctl status containerd"),
+            (
+                "the container runtime does not answer",
+                "the same command again",
+                "systemctl status containerd",
+            ),
             when=_STARTING,
             rare=rare,
         )
