@@ -197,7 +197,7 @@ def describe(target: Target, options: UninstallOptions) -> Iterator[Event]:
         yield Event("uninstall.plan", f"no object of cri-resmgr-installer{named} is in {where}")
         return
     where = (
-        f"{target.instance} in namespace {target.namespace or 'of its objects'}, {len(target.nodes)} nodes"
+        f"{target.instance} in namespace {target.namespace or 'of its objects'}, {_count(len(target.nodes))}"
     )
     yield Event("uninstall.plan", where, {"instance": target.instance, "namespace": target.namespace})
     if target.installed is not None or target.removal is not None:
@@ -228,7 +228,13 @@ def _takes(target: Target) -> str:
     rules, nodes = rules_of(target.settings), len(target.nodes)
     at_once = permits_of(rules.concurrent_restarts, nodes)
     seconds = math.ceil(nodes / max(1, at_once)) * _SECONDS_OF_NODE
-    return f"about {describe_duration(seconds)}, with {at_once} nodes at a time"
+    duration = describe_duration(seconds)
+    about = "" if duration.startswith("less") else "about "
+    return f"{about}{duration}, with {_count(at_once)} at a time"
+
+
+def _count(nodes: int) -> str:
+    return f"{nodes} node{'s' * (nodes != 1)}"
 
 
 def uninstall(

@@ -61,7 +61,7 @@ def test_nothing_of_ours_is_left_and_all_of_others(begin: Begin) -> None:
     world.server.patch(node("n1"), written)
     shown = world.run("--dry-run")
     assert shown.returncode == 3, shown.stderr
-    assert "without progress; about 1 min, with 1 nodes at a time" in shown.stdout
+    assert "without progress; about 1 min, with 1 node at a time" in shown.stdout
     assert "serviceaccounts: kube-system/cri-resmgr-agent, resources/cri-resmgr-installer" in shown.stdout
     assert world.run().returncode == 2
     assert not {method for method, _ in world.server.log} - {"GET"}
