@@ -15,7 +15,7 @@ import yaml
 from pydantic import BaseModel, Field
 
 from installer.inputs.settings import Settings
-from installer.manifests.values import ImageReference, Values
+from installer.manifests.values import GivenImage, Values
 
 FILE = Path(__file__).parents[1] / "charts/cri-resmgr-installer/values.schema.json"
 
@@ -23,7 +23,7 @@ FILE = Path(__file__).parents[1] / "charts/cri-resmgr-installer/values.schema.js
 class Hooks(BaseModel, extra="forbid"):
     """What `helm uninstall` and `helm test` run."""
 
-    image: ImageReference = ""
+    image: GivenImage = ""
     uninstall: bool | Literal["argocd"] = True
     deadlineSeconds: int = Field(default=86_400, ge=60)
     tolerations: list[dict[str, Any]] = []

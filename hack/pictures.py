@@ -1,6 +1,7 @@
-"""Draws the pictures of the documentation: a node before and after, its states, and a rollout.
+"""Draws the pictures of the documentation: a node before and after, its states, and a rollout; and the icon
+of the charts.
 
-    .venv/bin/python -m hack.pictures     writes docs/node.svg, docs/states.svg and docs/rollout.svg
+    .venv/bin/python -m hack.pictures     writes docs/*.svg except fleet.svg, and an icon into each Chart.yaml
 
 Each has a white background of its own, so that a dark page shows it as a light one does. A unit test compares
 the files with what this draws.
@@ -8,10 +9,14 @@ the files with what this draws.
 
 from __future__ import annotations
 
+import base64
+import re
 from pathlib import Path
 from xml.sax.saxutils import escape
 
-_DOCS = Path(__file__).parents[1] / "docs"
+_TOP = Path(__file__).parents[1]
+_DOCS = _TOP / "docs"
+CHARTS = (_TOP / "charts/cri-resmgr-installer/Chart.yaml", _TOP / "templates/chart/Chart.yaml")
 _BLUE, _ORANGE, _GREY, _GREEN, _RED = "#0b5cad", "#b45309", "#555", "#1a7f37", "#b42318"
 _FILLS = {_BLUE: "#e8f1fb", _ORANGE: "#fdf1e3", _GREY: "#f3f3f3", _GREEN: "#e6f4ea", _RED: "#fdecea"}
 
@@ -153,12 +158,35 @@ def rollout() -> str:
     return picture.render()
 
 
+def icon() -> str:
+    """Four CPUs, one of them taken, and a line that leads there. No letter: no font draws it anew."""
+    lines = [
+        '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 96 96">',
+        "<title>cri-resmgr-installer</title>",
+        '<rect width="96" height="96" rx="18" fill="white"/>',
+    ]
+    for number, colour in enumerate((_BLUE, _GREY, _GREY, _GREY)):
+        x, y = 20 + 32 * (number % 2), 20 + 32 * (number // 2)
+        looks = f'fill="{_FILLS[colour]}" stroke="{colour}" stroke-width="3"'
+        lines.append(f'<rect x="{x}" y="{y}" width="24" height="24" rx="4" {looks}/>')
+    lines.append(f'<path d="M4 32H32" fill="none" stroke="{_ORANGE}" stroke-width="4"/>')
+    lines.append(f'<circle cx="32" cy="32" r="5" fill="{_ORANGE}"/>')
+    return "".join([*lines, "</svg>"])
+
+
+def icon_address() -> str:
+    """The icon itself, as an address that needs no server."""
+    return f"data:image/svg+xml;base64,{base64.b64encode(icon().encode()).decode()}"
+
+
 PICTURES = {"node.svg": node, "states.svg": states, "rollout.svg": rollout}
 
 
 def main() -> None:
     for name, draw in PICTURES.items():
         _DOCS.joinpath(name).write_text(draw())
+    for chart in CHARTS:
+        chart.write_text(re.sub(r"(?m)^icon: .*$", f"icon: {icon_address()}", chart.read_text()))
 
 
 if __name__ == "__main__":

@@ -233,13 +233,15 @@ def _cluster(arguments: argparse.Namespace) -> Iterator[KubeClient]:
 
 
 def _give_up_rights(api: KubeClient, binding: str) -> None:
-    """Delete the ClusterRoleBinding by which a hook has its rights: Helm and Argo CD leave it where the hook
-    has failed, and create it again for the next."""
-    from installer.operator.api import ApiError, Resource
+    """Delete the bindings by which a hook has its rights, the one of the whole cluster last: Helm and Argo CD
+    leave them where the hook has failed, and create them again for the next."""
+    from installer.operator.api import ApiError
+    from installer.operator.inventory import find_bindings_of_hook
 
     if binding:
-        with suppress(ApiError):  # then Helm deletes it, or a person
-            api.delete(Resource("rbac.authorization.k8s.io", "v1", "clusterrolebindings"), "", binding)
+        with suppress(ApiError):  # then Helm deletes them, or a person
+            for resource, namespace in find_bindings_of_hook(api, binding):
+                api.delete(resource, namespace, binding)
 
 
 def _hint_for(code: int) -> str:

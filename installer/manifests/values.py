@@ -35,6 +35,8 @@ _HOST = r"[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?(:[0-9]{1,5})?"
 _COUNT = r"[1-9][0-9]{0,8}|([1-9][0-9]?|100)%"
 _QUANTITY = r"[0-9]+(\.[0-9]+)?([munkMGTPE]|[KMGTPE]i)?"
 _PART = r"[a-z0-9]+((\.|_{1,2}|-+)[a-z0-9]+)*"
+_TAG, _DIGEST = r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}", r"sha256:[0-9a-f]{64}"
+_IMAGE_PARTS = {"registry": "{}/", "repository": "{}", "tag": ":{}", "digest": "@{}"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +63,13 @@ class _Form:
 
 def _number_as_text(value: object) -> object:
     return str(value) if type(value) in (int, float) else value
+
+
+def _reference_of_parts(given: object) -> object:
+    """Join the parts of an image's name; anything else is checked as it is."""
+    if not isinstance(given, dict) or not given.get("repository") or not given.keys() <= _IMAGE_PARTS.keys():
+        return given
+    return "".join(form.format(given[part]) for part, form in _IMAGE_PARTS.items() if given.get(part))
 
 
 def _names_of_references(given: object) -> object:
@@ -117,14 +126,36 @@ LabelValue = Annotated[
     str, _Form(rf"({_QUALIFIED})?", "a valid label value (at most 63 letters, digits, '-', '_' and '.')")
 ]
 NonEmptyLabelValue = Annotated[str, _Form(_QUALIFIED, "a valid label value, such as containerd")]
-ImageReference = Annotated[
+_IMAGE_FORM = _Form(
+    rf"({_HOST}/)?{_PART}(/{_PART})*(:{_TAG})?(@{_DIGEST})?",
+    "an image reference, such as registry.example.org/name:tag",
+    512,
+)
+ImageReference = Annotated[str, _IMAGE_FORM]
+GivenImage = Annotated[
     str,
-    _Form(
-        rf"({_HOST}/)?{_PART}(/{_PART})*(:[A-Za-z0-9_][A-Za-z0-9_.-]{{0,127}})?(@sha256:[0-9a-f]{{64}})?",
-        "an image reference, such as registry.example.org/name:tag",
-        512,
+    _IMAGE_FORM,
+    BeforeValidator(_reference_of_parts),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "string", "pattern": f"^({_IMAGE_FORM.pattern})$", "maxLength": _IMAGE_FORM.limit},
+                {
+                    "type": "object",
+                    "properties": {
+                        "registry": {"type": "string", "pattern": f"^({_HOST})?$"},
+                        "repository": {"type": "string", "pattern": rf"^({_HOST}/)?{_PART}(/{_PART})*$"},
+                        "tag": {"type": "string", "pattern": f"^({_TAG})?$"},
+                        "digest": {"type": "string", "pattern": f"^({_DIGEST})?$"},
+                    },
+                    "required": ["repository"],
+                    "additionalProperties": False,
+                },
+            ]
+        }
     ),
 ]
+"""A reference, or its parts, as most charts have them."""
 Quantity = Annotated[
     str,
     BeforeValidator(_number_as_text),
@@ -177,10 +208,10 @@ class _Section(BaseModel):
 
 
 class Images(_Section):
-    """Full image references. Only the agent's has a default."""
+    """Full image references, or their parts. Only the agent's has a default."""
 
-    installer: ImageReference = ""
-    agent: ImageReference = AGENT_IMAGE
+    installer: GivenImage = ""
+    agent: GivenImage = AGENT_IMAGE
 
 
 class Resources(_Section):

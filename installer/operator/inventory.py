@@ -315,6 +315,18 @@ def take_inventory(api: KubeApi, instance: str, namespace: str = "") -> tuple[Ow
     )
 
 
+def find_bindings_of_hook(api: KubeApi, name: str) -> tuple[tuple[Resource, str], ...]:
+    """Return the kind and the namespace of each binding of this name that a hook has its rights by; that of
+    the whole cluster, which lets the hook delete them, is the last. Raises ApiError."""
+    found = (
+        (resource, text_at(each, "metadata", "namespace"))
+        for resource in (_RIGHTS[0], CLUSTER_ROLE_BINDINGS)
+        for each in _list(api, resource, _HOOKS)
+        if text_at(each, "metadata", "name") == name
+    )
+    return tuple(found)
+
+
 def find_agents_other_user(api: KubeApi, instance: str) -> str:
     """Return another installation that has the agent: its ServiceAccount and roles have one name in a
     cluster, and the label of the installation that was applied last. Empty if there is none. Raises

@@ -62,7 +62,7 @@ class Cluster:
         return self.plane.admin.call(method, path, body, kind)
 
     def kubectl(self, *arguments: str) -> str:
-        place = () if arguments[0] == "apply" else ("-n", NAMESPACE)
+        place = () if arguments[0] == "apply" or "-A" in arguments else ("-n", NAMESPACE)
         argv = [self._kubectl, f"--kubeconfig={self.plane.kubeconfig('admin')}", *place, *arguments]
         ran = subprocess.run(argv, capture_output=True, text=True, timeout=120)
         assert ran.returncode == 0, ran.stdout + ran.stderr
@@ -245,6 +245,8 @@ def test_a_node_that_cannot_be_cleaned_fails_the_hook_and_keeps_the_rights(clust
     for path in (*RIGHTS, DAEMON_SET, f"{DAEMON_SET}-removal", JOB):
         assert cluster.call("GET", path).ok, path
     assert cluster.call("GET", BINDING_OF_HOOK).code == 404
+    bindings = cluster.kubectl("get", "rolebindings", "-A", "-o", "name").split()
+    assert not [name for name in bindings if name.endswith(f"/{NAME}-uninstall")]
 
     # What was in its way is mended: the same command goes on.
     assert cluster.call("DELETE", "/api/v1/nodes/n1").ok
@@ -277,7 +279,7 @@ def rendered(cluster: Cluster, tmp_path: Path) -> Iterator[Path]:
     path.write_text(yaml.safe_dump_all(render_chart(CHART, values, NAMESPACE, NAME)))
     yield path
     hooks = "app.kubernetes.io/name=cri-resmgr-installer-hooks"
-    cluster.kubectl("delete", "job,pod,sa,clusterrole,clusterrolebinding", "-l", hooks)
+    cluster.kubectl("delete", "job,pod,sa,role,rolebinding,clusterrole,clusterrolebinding", "-A", "-l", hooks)
     assert cluster.program("uninstall", "--yes").returncode == 0
     until(lambda: leftovers(cluster) == before, f"left: {leftovers(cluster) - before}")
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from xml.etree import ElementTree
 
 import pytest
+import yaml
 
-from hack.pictures import PICTURES
+from hack.pictures import CHARTS, PICTURES, icon, icon_address
 from tests.lib.documents import PAGES, ROOT
 
 
@@ -20,3 +21,9 @@ def test_a_picture_is_what_the_script_draws_and_a_page_shows_it(name: str) -> No
         assert int(box.get("x", 0)) + int(box.attrib["width"]) <= width
         assert int(box.get("y", 0)) + int(box.attrib["height"]) <= height
     assert any(f"]({path}{name})" in page.read_text() for page in PAGES for path in ("", "docs/"))
+
+
+def test_the_charts_have_the_icon_and_need_no_server_for_it() -> None:
+    assert ElementTree.fromstring(icon()).attrib["viewBox"] == "0 0 96 96"
+    for chart in CHARTS:
+        assert yaml.safe_load(chart.read_text())["icon"] == icon_address()

@@ -23,6 +23,15 @@ suffixes that are appended, it must still fit into a label; a namespace's name h
 {{- end -}}
 {{- end -}}
 
+{{/* The reference of an image that is given as one, or in parts. */}}
+{{- define "cri-resmgr-installer.image" -}}
+{{- if kindIs "map" . -}}
+{{- with .registry }}{{ . }}/{{ end }}{{ .repository }}{{ with .tag }}:{{ . }}{{ end }}{{ with .digest }}@{{ . }}{{ end }}
+{{- else -}}
+{{- . -}}
+{{- end -}}
+{{- end -}}
+
 {{- define "cri-resmgr-installer.namespace" -}}
 {{- .Values.namespace | default .Release.Namespace -}}
 {{- end -}}

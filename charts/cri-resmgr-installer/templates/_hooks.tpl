@@ -72,7 +72,7 @@ securityContext:
     type: RuntimeDefault
 containers:
   - name: command
-    image: {{ required "hooks.image: must be given: it has the commands for a whole cluster" $values.hooks.image | quote }}
+    image: {{ required "hooks.image: must be given: it has the commands for a whole cluster" $values.hooks.image | include "cri-resmgr-installer.image" | quote }}
     {{- with $values.imagePullPolicy }}
     imagePullPolicy: {{ . }}
     {{- end }}

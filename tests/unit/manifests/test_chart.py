@@ -21,6 +21,7 @@ from installer.cluster.selection import selects
 from installer.inputs.yaml_document import parse_document
 from installer.manifests import ManifestOptions, render_objects
 from installer.manifests.inputs import load_inputs
+from installer.manifests.values import Values
 from installer.model.names import INSTANCE_LABEL, NAME_LABEL
 from tests.lib import yamltext
 from tests.lib.charts import engine, lint_chart, load_chart, render_chart
@@ -392,14 +393,35 @@ def test_an_image_has_one_name_everywhere() -> None:
     assert set(re.findall(r"localhost/([a-z-]+):\$version", script)) == {NODES, CONTROLLER}
 
 
+def test_an_image_may_be_given_in_the_parts_that_most_charts_have() -> None:
+    digest = f"sha256:{'a' * 64}"
+    parts = {
+        "registry": "registry.example.org",
+        "repository": "tools/installer",
+        "tag": "1",
+        "digest": digest,
+    }
+    whole = f"registry.example.org/tools/installer:1@{digest}"
+    found = rendered({"images": {"installer": parts}, "hooks": {"image": {**parts, "digest": ""}}})
+    assert pod_of(the(found, "DaemonSet"))["containers"][0]["image"] == whole
+    assert pod_of(the(found, "Job"))["containers"][0]["image"] == whole.partition("@")[0]
+    assert Values.model_validate({"images": {"installer": parts}}).images.installer == whole
+    for wrong in ({**parts, "repo": "x"}, {"tag": "1"}, {**parts, "tag": "a b"}):
+        with pytest.raises(engine().HelmError, match="/images/installer"):
+            rendered({**MINIMAL, "images": {"installer": wrong}})
+        with pytest.raises(ValueError, match="installer"):
+            Values.model_validate({"images": {"installer": wrong}})
+
+
 def test_under_an_alias_uninstall_finds_what_is_ours(tmp_path: Path) -> None:
     """By its labels; else the hook finds nothing to clean, and Helm deletes the rights of the nodes."""
     found = render_chart(
         stack(tmp_path, alias="numa"), {"numa": {**MINIMAL, "agent": {"enabled": True}}}, "tools", "release"
     )
     found = [each for each in found if each["kind"] != "CustomResourceDefinition"]
-    of_hooks = [each for each in found if "helm.sh/hook" in each["metadata"].get("annotations", {})]
+    of_hooks = [each for each in found if each["metadata"]["labels"][NAME_LABEL].endswith("-hooks")]
     for each in (each for each in found if each not in of_hooks):
+        assert "helm.sh/hook" not in each["metadata"].get("annotations", {})
         labels = each["metadata"]["labels"]
         assert labels[NAME_LABEL] in ("cri-resmgr-installer", "cri-resmgr-agent")
         assert labels[INSTANCE_LABEL] == "release-numa"
@@ -475,9 +497,11 @@ def test_with_argo_cd_the_hook_is_one_of_its_deletion() -> None:
 
 
 def rights_in(role: Object) -> set[tuple[str, str, str]]:
+    """Those that are not bound to names."""
     return {
         (group, resource, verb)
         for rule in role["rules"]
+        if "resourceNames" not in rule
         for group in rule["apiGroups"]
         for resource in rule["resources"]
         for verb in rule["verbs"]
@@ -485,14 +509,51 @@ def rights_in(role: Object) -> set[tuple[str, str, str]]:
 
 
 @pytest.mark.parametrize("successor", ["none", "nri"])
-def test_the_hook_has_the_rights_of_each_role_that_it_marks(successor: str) -> None:
+@pytest.mark.parametrize("place", ["", "kube-system", "default", "tenants"])
+@pytest.mark.parametrize("namespace", ["tools", "kube-system", "default"])
+def test_the_hook_has_the_rights_of_each_role_that_it_marks(
+    namespace: str, place: str, successor: str
+) -> None:
     """Else the API server refuses the mark, after all nodes have been cleaned."""
-    settings = {"removal": {"successor": successor}}
-    found = rendered({**MINIMAL, "agent": {"enabled": True}, "settings": settings})
+    agent = {"enabled": True, "namespace": place}
+    values = {**MINIMAL, "agent": agent, "settings": {"removal": {"successor": successor}}}
+    found = render_chart(CHART, values, namespace, "cri-resmgr-installer")
     roles = [each for each in found if each["kind"] in ("Role", "ClusterRole")]
-    (hook,) = (each for each in roles if each["metadata"]["name"].endswith("-uninstall"))
-    marked = [each for each in roles if "helm.sh/hook" not in each["metadata"].get("annotations", {})]
-    assert set().union(*map(rights_in, marked)) <= rights_in(hook)
+    of_hooks = [
+        each for each in roles if each["metadata"]["labels"]["app.kubernetes.io/name"].endswith("-hooks")
+    ]
+    uninstall = [each for each in of_hooks if not each["metadata"]["name"].endswith("-test")]
+    places = [(each["metadata"].get("namespace"), each["metadata"]["name"]) for each in uninstall]
+    assert len(places) == len(set(places))
+    for marked in (each for each in roles if each not in of_hooks):
+        where = marked["metadata"].get("namespace")
+        mine = [each for each in uninstall if each["metadata"].get("namespace") in (None, where)]
+        # Those of names are the DaemonSets', which the hook may get whatever their name.
+        assert rights_in(marked) <= set().union(*map(rights_in, mine)), (where, marked["metadata"]["name"])
+
+
+def test_the_hooks_write_only_where_the_installation_is() -> None:
+    """In the whole cluster they may change Nodes, and delete what has one of our names."""
+    found = render_chart(CHART, {**MINIMAL, "agent": {"enabled": True}}, "tools", "cri-resmgr-installer")
+    (uninstall, test) = sorted(
+        (
+            each
+            for each in found
+            if each["kind"] == "ClusterRole" and each["metadata"]["name"][-4:] in ("tall", "test")
+        ),
+        key=lambda each: each["metadata"]["name"],
+        reverse=True,
+    )
+    writes = {right for right in rights_in(uninstall) if right[2] not in ("get", "list", "watch")}
+    assert writes == {("", "nodes", "patch"), ("", "nodes/status", "patch")}
+    assert {verb for _, _, verb in rights_in(test)} == {"list"}
+    bound = {
+        each["metadata"]["namespace"]
+        for each in found
+        if each["kind"] == "RoleBinding" and "-hooks" in each["metadata"]["labels"]["app.kubernetes.io/name"]
+    }
+    agents, rollout = "cri-resmgr-installer-agent", "cri-resmgr-installer-rollout"
+    assert bound == {"tools", "kube-system", "default", agents, rollout}
 
 
 # -- its schema --------------------------------------------------------------------------
