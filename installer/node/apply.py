@@ -436,45 +436,50 @@ class _Worker:
     def _check_steady(self, unit: UnitState) -> None:
         check_steady(unit, self._host.systemd.unit(unit.name), self._failure)
 
-    def _await_relay(self, step: Step) -> None:
+    def _await_relay(self, step: Step) -> tuple[Step, ...]:
         """R4: the relay has to answer CRI Version and Status, and keep answering, before kubelet may use
-        it."""
-        unit = self._await_status(step)
+        it. One for which kubelet has no time left is awaited again without kubelet."""
+        unit = self._host.systemd.unit(paths.PROXY_UNIT)
+        why, may_be_slow = self._why_not_ready(unit, step), True
+        if not why:
+            why, may_be_slow = self._why_not_settled(unit, step), bool(self._plan.leaves_if_slow)
+        if why and may_be_slow and (leaving := self._leave()):
+            return (*leaving, step)
+        if why:
+            look = f"`journalctl -u {paths.PROXY_UNIT} -n 50` shows what it was doing"
+            hint = f"{look}; if it only needs longer, raise proxy.startTimeoutSeconds"
+            raise self._failure(paths.PROXY_UNIT, why, hint)
+        self._proxy, self._relay_deadline, self._start_began = unit, 0.0, None
+        return ()
+
+    def _why_not_settled(self, unit: UnitState, step: Step) -> str:
         # A proxy that this plan has not touched has settled already.
         settle = PROXY_SETTLE if step.part is Part.PROXY else 0.0
         settled = self._host.clock.monotonic() + settle
         while (left := settled - self._host.clock.monotonic()) > 0:
             self._host.clock.sleep(min(_SETTLE_POLL, left))
             self._check_steady(unit)
-        if not self._relay_answers():
-            self._check_steady(unit)
-            raise self._failure(paths.PROXY_UNIT, "the relay stopped answering")
-        self._proxy, self._relay_deadline, self._start_began = unit, 0.0, None
+        if self._relay_answers():
+            return ""
+        self._check_steady(unit)
+        return "the relay stopped answering"
 
     def _relay_answers(self) -> bool:
         """Ask once, for little longer than the relay may take."""
         left = (self._relay_deadline or math.inf) - self._host.clock.monotonic()
         return self._host.cri.answers(paths.RELAY_ENDPOINT, answer_seconds(left))
 
-    def _await_status(self, step: Step) -> UnitState:
+    def _why_not_ready(self, unit: UnitState, step: Step) -> str:
         # The start itself is part of the time that the relay may take.
         now, limits = self._host.clock.monotonic(), self._limits
         began = now if self._start_began is None else self._start_began
         deadline = self._relay_deadline or max(began + limits.proxy_start, now + 1.0)
         furthest = 0.0 if limits.hanging else began + limits.furthest
-        host, unit = self._host, self._host.systemd.unit(paths.PROXY_UNIT)
-        activity = Activity(unit, self._progress.journal_from, host)
+        activity = Activity(unit, self._progress.journal_from, self._host)
         left = partial(activity.left, deadline, furthest)
-        if not (reason := why_not_ready(host, step.target, left, lambda: self._check_steady(unit))):
-            return unit
-        self._progress.cut_short = self._limits.cuts_short
+        reason = why_not_ready(self._host, step.target, left, lambda: self._check_steady(unit))
         waited = self._host.clock.monotonic() - began
-        raise self._failure(
-            paths.PROXY_UNIT,
-            f"the relay is not ready after {waited:.0f} s: {reason}",
-            f"`journalctl -u {paths.PROXY_UNIT} -n 50` shows what it was doing; if it only needs longer, "
-            "raise proxy.startTimeoutSeconds",
-        )
+        return f"the relay is not ready after {waited:.0f} s: {reason}" if reason else ""
 
     def _await_kubelet(self, step: Step) -> None:
         """This run has moved or restarted it, or one that was cut off and that this one carries on."""

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import pytest
 
 from installer.errors import RollbackFailedError, RolledBackError
+from installer.host.ports import RuntimeStatus
 from installer.model import paths
+from installer.model.host import UnitState
 from installer.model.proxy import WHILE_LINKED
 from tests.faults.disks.crash import build
 from tests.faults.disks.node import bare_node, program
+from tests.lib.fakes import CONTAINERD
 from tests.lib.rules import rule
 from tests.lib.slownode import SlowNode, build_slow_node, release
 
@@ -56,6 +60,44 @@ def test_a_start_that_takes_long_is_no_failure(node: SlowNode, payload: Path) ->
     assert node.off_relay_at is not None
     assert node.off_relay_at - began < WHILE_LINKED + 2
     assert node.read(paths.BINARY) == program("two")
+    assert node.on_relay
+
+
+NOT_READY = CONTAINERD._replace(ready=False, reason="busy")
+
+
+@rule("R8")
+@pytest.mark.parametrize(
+    "stretches",
+    [
+        ((6.0, NOT_READY),),
+        ((1.0, CONTAINERD), (6.0, "no answer")),  # it is judged when it has answered for a while
+    ],
+    ids=["answers-and-is-not-ready", "answers-and-falls-silent"],
+)
+def test_a_relay_that_gets_ready_late_is_no_failure(
+    node: SlowNode, payload: Path, stretches: tuple[tuple[float, RuntimeStatus | str], ...]
+) -> None:
+    """On a busy node the first answer says little about the next one."""
+    release(payload, "two")
+    node.slow, began = (), list[float]()
+    start = node.systemd.on_job[paths.PROXY_UNIT]
+
+    def begin(method: str, unit: UnitState) -> tuple[str, UnitState]:
+        began.append(node.fake.clock.time)
+        return start(method, unit)
+
+    def relay() -> RuntimeStatus | str:
+        since = node.fake.clock.time - began[0] if began else math.inf
+        return next((answer for until, answer in stretches if since < until), CONTAINERD)
+
+    node.systemd.on_job[paths.PROXY_UNIT] = begin
+    node.fake.cri.sockets[paths.RELAY_ENDPOINT] = relay
+    node.install(payload)
+    assert node.off_relay_at is not None
+    assert node.off_relay_at - began[0] < WHILE_LINKED + 2
+    assert node.read(paths.BINARY) == program("two")
+    assert len(began) == 1
     assert node.on_relay
 
 

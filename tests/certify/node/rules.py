@@ -91,7 +91,7 @@ def broken(run: Run) -> list[str]:
 
 
 def broken_in_trouble(run: Run) -> list[str]:
-    """The same of a run in which something went wrong that lasts: nothing is lost, and the node stays alive."""
+    """The same of a run in which something went wrong that lasts: nothing is lost, the node stays alive."""
     found = (
         ("R4", _no_dead_relay(run)),
         ("R5", _atomic(run)),
