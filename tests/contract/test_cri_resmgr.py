@@ -8,6 +8,8 @@ from typing import TypedDict
 
 import pytest
 
+from installer.host.cri import SocketCri
+from installer.host.files import RootedFiles
 from installer.inputs.configs import find_cpu_faults, load_configs
 from installer.model.proxy import fatal_lines, parse_cache
 from tests.lib.throwaway import real
@@ -262,6 +264,19 @@ def test_a_container_that_runs_is_known_by_its_id_in_the_cache(proxy: Proxy) -> 
     made = create_container(proxy.host, RELAY, "one")
     proxy.serve(f"{BALLOONS}  ReservedResources:\n    CPU: 1\n")
     assert made in parse_cache((proxy.host.root / CACHE).read_bytes()).containers
+
+
+def test_a_pod_whose_image_is_being_pulled_is_seen_through_it(proxy: Proxy) -> None:
+    proxy.serve()
+    cri = SocketCri(RootedFiles(proxy.host.root))
+    pod = run_pod(proxy.host, RELAY, "pulling")
+
+    def empty() -> list[str]:
+        return [found.title for found in cri.empty_pods(RELAY)]
+
+    assert "default/pulling" in empty()
+    create_container(proxy.host, RELAY, "pulled", pod=pod)
+    assert "default/pulling" not in empty()
 
 
 def test_a_container_is_refused_in_a_pod_that_was_made_beside_it(proxy: Proxy) -> None:
