@@ -54,7 +54,7 @@ HEAD = f"""\
 
 Written by `{COMMAND}`, which tries the same checks on each system that a machine has: throwaway hosts of each
 release and, with cgroup v2, an emulated machine ([testing.md](testing.md#other-releases)). A stand-in plays
-kubelet or cri-resmgr where no real one was named. A cell with a number has a note below; `-` was not tried.
+kubelet or cri-resmgr where no real one was named. A number is that of a note below.
 
 """
 
@@ -140,28 +140,33 @@ def render(systems: Iterable[System]) -> str:
         versions = (one.versions.get(name, "") for name in PACKAGES)
         tried = max(cell.date for cell in one.cells.values())
         rows.append([letter, one.distribution, one.cgroup, *versions, one.kubelet, one.cri_resmgr, tried])
-    checks, notes = [["check", *named]], list[str]()
+    checks, notes = [["check", "held on", "failed on"]], list[str]()
     for check, what in CHECKS.items():
-        words = (_word(one.cells.get(check), f"{letter}, {check}", notes) for letter, one in named.items())
-        checks.append([f"{check}: {what}", *words])
+        found: dict[str, list[str]] = {YES: [], NO: []}
+        for letter, one in named.items():
+            if cell := one.cells.get(check):
+                word = _word(letter, check, cell, notes)
+                found.setdefault(cell.result, []).append(word)
+        checks.append([f"{check}: {what}", ", ".join(found[YES]), ", ".join(found[NO])])
     return HEAD + "\n".join([*_table(rows), "", *_table(checks), "", *notes]) + "\n"
 
 
-def _word(cell: Cell | None, where: str, notes: list[str]) -> str:
-    """Of a cell, with the number of a note where there is more to be said."""
-    if cell is None:
-        return "-"
-    word = "-" if cell.result == UNTRIED else cell.result
+def _word(letter: str, check: str, cell: Cell, notes: list[str]) -> str:
+    """The system, with the number of a note where there is more to be said."""
     if not (cell.why or cell.by):
-        return word
+        return letter
     by = f" ({cell.by}, {cell.date})" if cell.by else ""
-    notes.append(f"{len(notes) + 1}. {where}: {cell.result}{by}{': ' if cell.why else ''}{cell.why}")
-    return f"{word} ({len(notes)})"
+    notes.append(
+        f"{len(notes) + 1}. {letter}, {check}: {cell.result}{by}{': ' if cell.why else ''}{cell.why}"
+    )
+    return f"{letter} ({len(notes)})"
 
 
 def _table(rows: list[list[str]]) -> Iterator[str]:
-    for row in (rows[0], ["---"] * len(rows[0]), *rows[1:]):
+    for number, row in enumerate(rows):
         yield f"| {' | '.join(word.replace('|', '/') for word in row)} |"
+        if number == 0:
+            yield f"|{'---|' * len(row)}"
 
 
 # -- trying -----------------------------------------------------------------------

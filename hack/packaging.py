@@ -152,8 +152,10 @@ def lay_documents(root: Path, source: Path) -> None:
     write(doc / "copyright", (DEBIAN / "copyright").read_text())
     compress(doc / "CHANGELOG.md.gz", (source / "CHANGELOG.md").read_bytes())
     compress(doc / "changelog.gz", debian_changelog().encode())
-    for page in sorted((source / "docs").glob("*.md")):
-        compress(doc / f"docs/{page.name}.gz", page.read_bytes())
+    for page in [source / "README.md", source / "SECURITY.md", *sorted((source / "docs").glob("*.md"))]:
+        compress(doc / f"{page.relative_to(source)}.gz", page.read_bytes())
+    for picture in sorted((source / "docs").glob("*.svg")):
+        write(doc / "docs" / picture.name, picture.read_text())
     write(share / "lintian/overrides" / NAME, (DEBIAN / "lintian-overrides").read_text())
 
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import gzip
 import re
+import shutil
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -71,10 +74,64 @@ def test_the_commands_for_a_cluster_need_neither_gi_nor_pydbus(made: Path, tmp_p
     assert "kind: DaemonSet" in run("manifests", "--image", "a/b:1").stdout
 
 
+def test_the_package_ships_each_page_with_its_pictures(made: Path, tmp_path: Path) -> None:
+    """None that a page shows is missing, and none of ours is left out."""
+    (deb,) = made.glob("*.deb")
+    subprocess.run(["dpkg-deb", "--extract", deb, tmp_path], check=True, timeout=120)
+    shipped = tmp_path / "usr/share/doc/cri-resmgr-installer"
+    pages = [*shipped.glob("*.md.gz"), *(shipped / "docs").glob("*.md.gz")]
+    assert {page.name for page in pages} >= {"README.md.gz", "runbooks.md.gz", "start.md.gz"}
+    pictures = set[Path]()
+    for page in pages:
+        text = gzip.decompress(page.read_bytes()).decode()
+        pictures |= {(page.parent / name).resolve() for name in re.findall(r"!\[[^\]]*\]\(([^)]+)\)", text)}
+    assert len(pictures) == len([*(TOP / "docs").glob("*.svg")])
+    assert [picture for picture in sorted(pictures) if not picture.is_file()] == []
+
+
 @pytest.fixture(scope="module")
-def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
-    with ThrowawayHost(image=tree(more=("apt", "python3-jinja2", "python3-psutil"))) as host:
+def system() -> Path:
+    """A node's, with what the packages need of the distribution."""
+    return tree(more=("apt", "python3-jinja2", "python3-psutil", "python3-venv"))
+
+
+@pytest.fixture(scope="module")
+def node(system: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
+    with ThrowawayHost(image=system) as host:
         yield Node(host, tmp_path_factory.mktemp("node"))
+
+
+def test_a_node_without_a_network_is_installed_and_left_by_the_wheel(
+    made: Path, system: Path, tmp_path: Path
+) -> None:
+    """With its libraries from a directory, which a machine with a network has filled; PyGObject is the
+    distribution's. The commands for a cluster find their client there too."""
+    (wheel,) = made.glob("*.whl")
+    wheels = tmp_path / "wheels"
+    pip = (sys.executable, "-m", "pip", "--quiet", "download", "--dest", str(wheels))
+    asked = (f"cri-resmgr-installer[operator] @ file://{wheel}", "--constraint", "image/constraints.txt")
+    subprocess.run([*pip, *asked], cwd=TOP, check=True, timeout=900)
+    with ThrowawayHost(image=system) as host:
+        node = Node(host, tmp_path)
+        shutil.copytree(wheels, host.root / "root/wheels")
+        (host.root / "root/settings.yaml").write_text(SETTINGS)
+        build_payload(host.root / "root/payload")
+        assert "default" not in host.run("ip", "route").stdout
+        host.run("python3", "-m", "venv", "--system-site-packages", "/root/venv", timeout=300)
+        offline = ("--no-index", "--find-links", "/root/wheels", "cri-resmgr-installer[operator]")
+        host.run("/root/venv/bin/pip", "--quiet", "install", *offline, timeout=600)
+        command = ("/root/venv/bin/cri-resmgr-installer", *COMMAND[1:])
+
+        host.run(*command, "install", timeout=300)
+        assert "converged and healthy" in host.run(*command, "status").stdout
+        assert node.on_relay()
+        said = host.run(command[0], "report", "--kubeconfig", "/nowhere", check=False)
+        assert (said.returncode, "kubeconfig: /nowhere" in said.stderr) == (2, True), said.stderr
+        assert "Do: " in host.run(command[0], "explain", "no-space").stdout
+
+        host.run(*command, "remove", timeout=300)
+        assert not node.on_relay()
+        node.expect_untraced(allowed="/root")
 
 
 def test_a_node_without_a_network_is_installed_and_left_by_the_package(made: Path, node: Node) -> None:
