@@ -167,15 +167,15 @@ def find_lost(
     whose next start would re-pin it otherwise. Raises StepFailedError if neither another adoption nor
     `raise_low` can help."""
     cache = read_cache(host.files)
-    found = (
-        _lost(one, cache, before.get(one.id))
-        if one.id in cache.containers
-        else Lost(f"the proxy does not know {one.title}", one, came_late=True)
-        for one in running_containers(host, endpoint)
-        if unknown_too or one.id in cache.containers
+    checked = (
+        _lost(container, cache, before.get(container.id))
+        if container.id in cache.containers
+        else Lost(f"the proxy does not know {container.title}", container, came_late=True)
+        for container in running_containers(host, endpoint)
+        if unknown_too or container.id in cache.containers
     )
-    lost = tuple(one for one in found if one)
-    if taken := [one.how for one in lost if not (one.came_late or one.was_low)]:
+    lost = tuple(lost_one for lost_one in checked if lost_one)
+    if taken := [lost_one.how for lost_one in lost if not (lost_one.came_late or lost_one.was_low)]:
         some = f"{len(taken)} container{'s' * (len(taken) > 1)}"
         message = f"the policy has taken weight from {some}: {name_some(taken, _SOME, '; ')}"
         hint = "install with the policy none, or set proxy.existingContainers: refuse"
@@ -239,12 +239,12 @@ def find_reduced(containers: Iterable[RunningContainer], cache: ProxyCache) -> l
     in words. Uncertain ones are left out. A container missing from the cache may have been created outside
     the proxy, or have lost its entry to a leftover of the same name; only the lowest weight is certain
     evidence then."""
-    found = (
-        _lost(one, cache, None)
-        for one in containers
-        if one.id in cache.containers or (one.cgroup is not None and one.cgroup.is_lowest)
+    checked = (
+        _lost(container, cache, None)
+        for container in containers
+        if container.id in cache.containers or (container.cgroup is not None and container.cgroup.is_lowest)
     )
-    return [lost.how for lost in found if lost and lost.came_late]
+    return [lost.how for lost in checked if lost and lost.came_late]
 
 
 def with_creations(raw: bytes, containers: Iterable[RunningContainer]) -> bytes:
@@ -269,10 +269,14 @@ def _check_adoptable(containers: Iterable[RunningContainer], cache: ProxyCache) 
 def _give_back(host: Host, endpoint: str, containers: tuple[RunningContainer, ...]) -> None:
     """Return the weight that a start by someone else has taken. A policy without room for a container's
     request leaves it as it is, whatever the cache says. The check of weights finds what this cannot fix."""
-    due = {one.id: due_shares(one) for one in containers}
-    low = [one.id for one in containers if one.cgroup and one.cgroup.is_lower_than(due[one.id])]
+    due = {container.id: due_shares(container) for container in containers}
+    low = [
+        container.id
+        for container in containers
+        if container.cgroup and container.cgroup.is_lower_than(due[container.id])
+    ]
     if low:
-        host.cri.update(endpoint, {each: CpuResources(shares=due[each]) for each in low})
+        host.cri.update(endpoint, {identity: CpuResources(shares=due[identity]) for identity in low})
 
 
 def _has_seen(cache: ProxyCache, containers: Iterable[RunningContainer]) -> bool:

@@ -199,11 +199,11 @@ class _Worker:
         """Containers created while the proxy started are adopted at once. One that the proxy merely does not
         know waits until kubelet has moved, since more may be created until then."""
         settled = self._progress.moved_kubelet or not self._plan.takes_kubelet
-        found = find_lost(self._host, step.target, self._before, unknown_too=settled)
-        low = [one for one in found if one.was_low and one.container.id not in self._raised]
-        self._raised |= {one.container.id for one in low}
+        losses = find_lost(self._host, step.target, self._before, unknown_too=settled)
+        low = [loss for loss in losses if loss.was_low and loss.container.id not in self._raised]
+        self._raised |= {loss.container.id for loss in low}
         raise_low(self._host, step.target, low, self._emit)
-        lost = [one for one in found if not one.was_low]
+        lost = [loss for loss in losses if not loss.was_low]
         if not lost:
             self._late = 0
             forget_old(self._host.files)

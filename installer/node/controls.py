@@ -171,21 +171,21 @@ def return_controls(host: Host, due: Originals, endpoint: str, emit: Emit) -> No
     except (InstallerError, OSError) as error:
         _report(Return("", "", "block I/O of the containers"), str(error), emit)
     cache = read_cache(host.files)
-    found = tuple(find_returns(host.files, due, cache, containers))
+    returns = tuple(find_returns(host.files, due, cache, containers))
     refusals: dict[str, str] = {}
     # The kernel refuses a lower limit above the upper one. So what the first round has left is tried again.
-    for each in chain(found, find_returns(host.files, due, cache, containers)):
+    for setting in chain(returns, find_returns(host.files, due, cache, containers)):
         try:
-            if each.value is None:
-                host.files.remove_empty_directory(each.path)
+            if setting.value is None:
+                host.files.remove_empty_directory(setting.path)
             else:
-                host.files.set_value(each.path, each.value)
+                host.files.set_value(setting.path, setting.value)
         except (InstallerError, OSError) as error:
-            refusals[each.what] = str(error)
-    left = {each.what: each.before for each in find_returns(host.files, due, cache, containers)}
-    for each in found:
-        now = f"it is {left[each.what]} now" if left.get(each.what) else "the kernel did not remove it"
-        _report(each, refusals.get(each.what, now) if each.what in left else "", emit)
+            refusals[setting.what] = str(error)
+    left = {setting.what: setting.before for setting in find_returns(host.files, due, cache, containers)}
+    for setting in returns:
+        now = f"it is {left[setting.what]} now" if left.get(setting.what) else "the kernel did not remove it"
+        _report(setting, refusals.get(setting.what, now) if setting.what in left else "", emit)
 
 
 def _report(each: Return, problem: str, emit: Emit) -> None:

@@ -294,13 +294,13 @@ def analyse_kubelet(snapshot: HostSnapshot, settings: Settings) -> KubeletAnalys
     endpoint = _unknown(hidden) if hidden else base_endpoint(base, process, next_start)
     choice = choose_strategy(parsed, settings, base, snapshot.kubelet.process)
     # Behind a shell, the refused choice is also why the endpoint is unknown.
-    found = (choice,) if behind_shell and isinstance(choice, Finding) else (endpoint, choice)
+    outcomes = (choice,) if behind_shell and isinstance(choice, Finding) else (endpoint, choice)
     return KubeletAnalysis(
         endpoint=endpoint if isinstance(endpoint, str) else "",
         choice=choice if isinstance(choice, Choice) else None,
         policies=manager_policies(base, argv),
         cgroups_per_qos=cgroups_per_qos(base, argv),
-        refusals=tuple(one for one in found if isinstance(one, Finding)),
+        refusals=tuple(outcome for outcome in outcomes if isinstance(outcome, Finding)),
         # Another program may give kubelet other flags than the unit's.
         next_endpoint=next_endpoint(process, next_start) if plain else "",
     )

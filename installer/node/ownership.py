@@ -107,9 +107,9 @@ class RecordStore:
         # Without a record and a header, nothing was installed here, or the last removal was complete.
         if ours or self.status is not RecordStatus.MISSING:
             self.unclaimed = tuple(unclaimed)
-            found = {each.digest for each in there.values()} | objects_of(self.record)  # no originals
+            used = {state.digest for state in there.values()} | objects_of(self.record)  # no originals
             # Nor is the payload's program, which a killed run may have kept.
-            others = set(kept).difference(found, self._orphans, (payload_digest,))
+            others = set(kept).difference(used, self._orphans, (payload_digest,))
             self._orphans += tuple(self._find_orphans(others, wrote))
         if ours or proven:
             known = self.record.owned  # of a record that names another host

@@ -143,9 +143,9 @@ def find_resets(
 ) -> tuple[Reset, ...]:
     """The containers that lack something, each with what to write. `everyone`: even if the cache says that
     the proxy has touched no container."""
-    concerned = (each for each in containers if everyone or _concerned(each, cache))
-    found = (_reset(container, cache, managers) for container in concerned)
-    return tuple(reset for reset in found if reset is not None)
+    concerned = (container for container in containers if everyone or _concerned(container, cache))
+    resets = (_reset(container, cache, managers) for container in concerned)
+    return tuple(reset for reset in resets if reset is not None)
 
 
 def was_cut_off(snapshot: HostSnapshot) -> bool:
@@ -264,12 +264,15 @@ def _checked(reset: Reset, complaint: str, host: Host) -> Reset | None:
 
 def running_containers(host: Host, endpoint: str) -> tuple[RunningContainer, ...]:
     """The running containers, with what kubelet has stored of each. Raises StepFailedError."""
-    found = host.cri.containers(endpoint)
+    running = host.cri.containers(endpoint)
     try:
         asked = parse_requests(host.files.read(f"{host.kubelet_root}/{paths.ALLOCATED_PODS}", _ASKED_LIMIT))
     except (OSError, InstallerError):  # unreadable, or not below the host root
-        return found
-    return tuple(replace(one, asked=asked.get((one.pod_uid, one.name), one.asked)) for one in found)
+        return running
+    return tuple(
+        replace(container, asked=asked.get((container.pod_uid, container.name), container.asked))
+        for container in running
+    )
 
 
 def read_managers(host: Host) -> KubeletManagers:

@@ -121,8 +121,8 @@ def check_capacity(inputs: Inputs, snapshot: HostSnapshot) -> Iterable[Finding]:
     if not POLICIES[asked.policy].whole_cpus or reserved is None or not cpus:
         return
     capacity = 1000 * (cpus - math.ceil(reserved / 10**9))
-    shares = (one.asked or due_shares(one) for one in containers if one.pod_uid)
-    requested = sum(each * 1000 // 1024 for each in shares if each > LOWEST)
+    shares = (container.asked or due_shares(container) for container in containers if container.pod_uid)
+    requested = sum(share * 1000 // 1024 for share in shares if share > LOWEST)
     if requested > capacity:
         yield warning(
             "policy-capacity",
@@ -134,9 +134,9 @@ def check_capacity(inputs: Inputs, snapshot: HostSnapshot) -> Iterable[Finding]:
 
 def _cpus(containers: Iterable[RunningContainer]) -> int:
     """How many CPUs the node has, by what its containers may use."""
-    free = (one.cgroup.free_cpus for one in containers if one.cgroup is not None)
+    free = (container.cgroup.free_cpus for container in containers if container.cgroup is not None)
     try:
-        return max((len(parse_list(each)) for each in free), default=0)
+        return max((len(parse_list(cpus)) for cpus in free), default=0)
     except ValueError:
         return 0
 

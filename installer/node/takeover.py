@@ -404,14 +404,16 @@ def _offer(earlier: Earlier) -> Iterable[Finding]:
 def _obstacles(earlier: Earlier) -> tuple[Finding, ...]:
     put = "put a file there, or remove that installation by hand"
     untie = f"delete it, then `systemctl daemon-reload`; After= and Wants= with {paths.PROXY_UNIT} may stay"
-    found = [("earlier-obstacle", obstacle, put) for obstacle in earlier.obstacles]
-    found += [("earlier-tie", f"{tie} stops kubelet whenever the proxy stops", untie) for tie in earlier.ties]
+    obstacles = [("earlier-obstacle", obstacle, put) for obstacle in earlier.obstacles]
+    obstacles += [
+        ("earlier-tie", f"{tie} stops kubelet whenever the proxy stops", untie) for tie in earlier.ties
+    ]
     if not earlier.endpoint and earlier.on_relay:
         why = f"{paths.PROXY_UNIT} is not running, so the container runtime's endpoint is unknown"
         start = f"`systemctl start {paths.PROXY_UNIT}`, or set proxy.runtimeEndpoint"
-        found.insert(0, ("earlier-runtime-unknown", why, start))
-    what = "the installation of cri-resmgr on this node cannot be taken over"
-    return tuple(refusal(code, f"{what}: {why}", hint) for code, why, hint in found)
+        obstacles.insert(0, ("earlier-runtime-unknown", why, start))
+    refused = "the installation of cri-resmgr on this node cannot be taken over"
+    return tuple(refusal(code, f"{refused}: {why}", hint) for code, why, hint in obstacles)
 
 
 def _taken(earlier: Earlier) -> Iterable[Finding]:
