@@ -118,17 +118,17 @@ def _reconcile(situation: Situation, shoot: Shoot, renderer: Renderer) -> Decisi
     """Leave what was applied earlier as it is where the new configuration is invalid."""
     extension, kind = situation.extension, _kind(situation.extension)
     if situation.resource is not None and situation.resource.deleting:
-        what = "An earlier ManagedResource of cri-resmgr is still being deleted."
-        return Decision(report=Report(operation=Operation(kind, "Processing", 10, what)), again=_SOON)
+        message = "An earlier ManagedResource of cri-resmgr is still being deleted."
+        return Decision(report=Report(operation=Operation(kind, "Processing", 10, message)), again=_SOON)
     try:
         wanted = renderer.render(extension, shoot, Mode.INSTALL)
     except OperatorFaultError as error:
         # Every Shoot shows it, and only the operators of the landscape can correct it.
-        what = "The extension's ControllerDeployment is invalid; the nodes keep what they have: "
-        return _failed(situation, kind, what + "; ".join(error.faults), _LATER)
+        message = "The extension's ControllerDeployment is invalid; the nodes keep what they have: "
+        return _failed(situation, kind, message + "; ".join(error.faults), _LATER)
     except InvalidInputError as error:
-        what = "The configuration is invalid; the nodes keep what they have: " + "; ".join(error.faults)
-        return _failed(situation, kind, what, _LATER, CONFIGURATION_PROBLEM)
+        message = "The configuration is invalid; the nodes keep what they have: " + "; ".join(error.faults)
+        return _failed(situation, kind, message, _LATER, CONFIGURATION_PROBLEM)
     unchanged = situation.resource is not None and situation.resource.secrets == (wanted.secret_name,)
     health = build_health(situation.resource if unchanged else None, None, shoot.hibernated)
     return Decision(
@@ -142,7 +142,7 @@ def _reconcile(situation: Situation, shoot: Shoot, renderer: Renderer) -> Decisi
             provider_status={
                 "managedResource": wanted.name,
                 "secret": wanted.secret_name,
-                "warnings": [cut_line(each, 500) for each in wanted.warnings[:_WARNINGS]],
+                "warnings": [cut_line(text, 500) for text in wanted.warnings[:_WARNINGS]],
             },
         ),
         remove_operation=True,

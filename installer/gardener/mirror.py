@@ -78,16 +78,16 @@ class Mirror(Generic[T]):
 
     def _list(self) -> str:
         """List the objects; return the version of the list."""
-        found: dict[Key, tuple[str, T | None]] = {}
+        listed: dict[Key, tuple[str, T | None]] = {}
         version = ""
         for page in self._source.list_pages(self._resource, self._selector):
             self._watchdog.expect(self._resource.plural, REPORT_SECONDS)
             version = page.version
-            found |= {_key(each): (_version(each), self._parse(each)) for each in page.items}
+            listed |= {_key(item): (_version(item), self._parse(item)) for item in page.items}
         with self._lock:
-            before, self._known = self._known, found
-        for key in before.keys() | found.keys():
-            if before.get(key, ("", None))[0] != found.get(key, ("", None))[0]:
+            before, self._known = self._known, listed
+        for key in before.keys() | listed.keys():
+            if before.get(key, ("", None))[0] != listed.get(key, ("", None))[0]:
                 self._changed(key)
         self.complete.set()
         return version

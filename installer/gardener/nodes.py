@@ -121,8 +121,8 @@ def _find_sets(api: KubeApi, instance: str) -> tuple[str, dict[str, Object]]:
     have created one with our labels. Raises ApiError."""
 
     def list_in(namespace: str) -> dict[str, Object]:
-        found = api.list_objects(DAEMON_SETS, our_selector(instance), namespace)
-        return {text_at(each, *_COMPONENT): each for each in found}
+        listed = api.list_objects(DAEMON_SETS, our_selector(instance), namespace)
+        return {text_at(daemon_set, *_COMPONENT): daemon_set for daemon_set in listed}
 
     if sets := list_in(SYSTEM):
         return SYSTEM, sets

@@ -32,10 +32,10 @@ def write_decision(api: KubeApi, situation: Situation, decision: Decision, insta
     def patch(body: Mapping[str, Any], status: bool = False) -> None:
         nonlocal version
         metadata = {**body.get("metadata", {}), "resourceVersion": version}
-        found = api.merge(
+        patched = api.merge(
             EXTENSIONS, extension.namespace, extension.name, {**body, "metadata": metadata}, status
         )
-        version = text_at(found, "metadata", "resourceVersion")
+        version = text_at(patched, "metadata", "resourceVersion")
 
     finalizers = list(extension.finalizers)
     if decision.ensure_finalizer and FINALIZER not in finalizers:
@@ -58,7 +58,7 @@ def write_decision(api: KubeApi, situation: Situation, decision: Decision, insta
     if decision.remove_operation and extension.operation:
         patch({"metadata": {"annotations": {OPERATION: None}}})
     if decision.remove_finalizer and FINALIZER in finalizers:
-        patch({"metadata": {"finalizers": [each for each in finalizers if each != FINALIZER]}})
+        patch({"metadata": {"finalizers": [name for name in finalizers if name != FINALIZER]}})
 
 
 def _write(api: KubeApi, situation: Situation, wanted: Wanted) -> None:

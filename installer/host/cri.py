@@ -207,11 +207,11 @@ class SocketCri:
             # ListContainersRequest.filter.state.state, so that dead containers are not sent.
             only_running = encode(1, encode(2, encode(1, _RUNNING)))
             listed = messages(call("ListContainers", only_running), 1)
-            found = _side_by_side(
-                lambda one: _container(call, one, cgroups),
-                [one for one in listed if integer(one, 6) == _RUNNING],
+            containers = _side_by_side(
+                lambda listed_container: _container(call, listed_container, cgroups),
+                [listed_container for listed_container in listed if integer(listed_container, 6) == _RUNNING],
             )
-        return tuple(one for one in found if one is not None)
+        return tuple(container for container in containers if container is not None)
 
     def pods(self, endpoint: str, timeout: float = ANSWER_SECONDS) -> dict[str, ReadyPod]:
         with self._socket(endpoint) as place:

@@ -152,17 +152,17 @@ class _Size:
     def check(self, node: yaml.Node) -> _Extent:
         """Raises InvalidInputError if the node is too large or contains itself."""
         if id(node) in self._known:
-            found = self._known[id(node)]
-            if found is None:
+            extent = self._known[id(node)]
+            if extent is None:
                 line = node.start_mark.line + 1
                 raise InvalidInputError([f"{self._name}:{line}: an alias refers to a value that contains it"])
-            return found
+            return extent
         self._known[id(node)] = None
         values, levels = 1, 0
         characters = 2 + (len(node.value) if isinstance(node.value, str) else 0)
         for part in node.value if not isinstance(node.value, str) else ():
-            for each in part if isinstance(part, tuple) else (part,):
-                more = self.check(each)
+            for child in part if isinstance(part, tuple) else (part,):
+                more = self.check(child)
                 values, characters = values + more.values, characters + more.characters
                 levels = max(levels, more.levels)
         if values > _VALUES or characters > _SIZE:

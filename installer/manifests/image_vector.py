@@ -79,7 +79,7 @@ def read_vector(vector: object, arch: str) -> FoundImages:
         for key, (path, candidates) in by_key.items():
             _choose(key, path, candidates, arch, found)
     for listed in (found.faults, found.warnings):
-        listed[:] = [(path, _with_line(path, what, lines)) for path, what in listed]
+        listed[:] = [(path, _with_line(path, fault, lines)) for path, fault in listed]
     return found
 
 
@@ -146,7 +146,7 @@ def _choose(key: str, path: KeyPath, candidates: Sequence[_Candidate], arch: str
         return
     best = max(candidate.score for candidate in candidates)
     chosen, *others = [candidate for candidate in candidates if candidate.score == best]
-    other = next((each for each in others if each.reference != chosen.reference), None)
+    other = next((candidate for candidate in others if candidate.reference != chosen.reference), None)
     if other:
         found.faults.append((other.path, f"matches as well as {'.'.join(chosen.path)}; keep one of them"))
     else:

@@ -200,21 +200,21 @@ class _Reader:
             return Source({})
         self._check_keys(part, data)
         places = part.places(part.path)
-        found = {key: data[key] for key in ("configs", "nodeSelector") if data.get(key) is not None}
+        values = {key: data[key] for key in ("configs", "nodeSelector") if data.get(key) is not None}
         if not document.places:
             # Otherwise a fault would be located in the file that this one overrides.
-            places = {(key, each): _NO_FILE for key, value in found.items() for each in _keys(value)}
-            places |= {(key,): _NO_FILE for key in found}
+            places = {(key, inner): _NO_FILE for key, value in values.items() for inner in _keys(value)}
+            places |= {(key,): _NO_FILE for key in values}
         if data.get(_VECTOR) is not None:
             images = read_vector(data[_VECTOR], arch)
-            for path, what in images.faults:
-                self._fault(document, (*part.path, _VECTOR, *path), what)
-            for path, what in images.warnings:
-                self._warn(document, (*part.path, _VECTOR, *path), what)
+            for path, fault in images.faults:
+                self._fault(document, (*part.path, _VECTOR, *path), fault)
+            for path, fault in images.warnings:
+                self._warn(document, (*part.path, _VECTOR, *path), fault)
             if images.references:
-                found["images"] = images.references
+                values["images"] = images.references
                 places["images",] = document.place((*part.path, _VECTOR))
-        return Source(found, places)
+        return Source(values, places)
 
     def _check_keys(self, part: _Part, data: Mapping[Any, Any]) -> None:
         known = (*_OURS, _INSTALLER, *_CONTROLLERS) if part.chart_values else (*_OURS, "apiVersion", "kind")

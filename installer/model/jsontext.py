@@ -47,8 +47,8 @@ def number_at(given: object, *path: str) -> int:
 
 def items_at(given: object, *path: str) -> Iterator[Mapping[str, Any]]:
     """Yield the objects of the list at this path of parsed JSON; none if there is no list."""
-    found = mapping_at(given, *path[:-1]).get(path[-1])
-    yield from (each for each in found if isinstance(each, Mapping)) if isinstance(found, list) else ()
+    items = mapping_at(given, *path[:-1]).get(path[-1])
+    yield from (item for item in items if isinstance(item, Mapping)) if isinstance(items, list) else ()
 
 
 def to_json(value: Any) -> str:
@@ -70,30 +70,32 @@ def from_json(kind: type[_T], text: str | bytes) -> _T:
     return found
 
 
-def _decode(kind: Any, found: Any) -> Any:
+def _decode(kind: Any, value: Any) -> Any:
     origin, arguments = get_origin(kind), get_args(kind)
     if kind is Any:
-        return found
+        return value
     if origin is UnionType:  # with None
-        return None if found is None else _decode(arguments[0], found)
+        return None if value is None else _decode(arguments[0], value)
     if isinstance(kind, type) and is_dataclass(kind):
         known = _type_hints(kind)
         try:
-            return kind(**{name: _decode(known[name], each) for name, each in found.items() if name in known})
+            return kind(
+                **{name: _decode(known[name], given) for name, given in value.items() if name in known}
+            )
         except (TypeError, AttributeError) as error:
             raise ValueError(f"not a {kind}: {error}") from None
-    if origin is tuple and isinstance(found, list):
-        kinds = arguments[:1] * len(found) if arguments[-1] is ... else arguments
-        return tuple(_decode(each, value) for each, value in zip(kinds, found, strict=True))
-    if origin is Mapping and isinstance(found, dict):
-        return {name: _decode(arguments[1], value) for name, value in found.items()}
+    if origin is tuple and isinstance(value, list):
+        kinds = arguments[:1] * len(value) if arguments[-1] is ... else arguments
+        return tuple(_decode(kind_of_item, item) for kind_of_item, item in zip(kinds, value, strict=True))
+    if origin is Mapping and isinstance(value, dict):
+        return {name: _decode(arguments[1], item) for name, item in value.items()}
     if isinstance(kind, type) and issubclass(kind, Enum):
-        return kind(found)
-    if kind is float and type(found) is int:
-        return float(found)
-    if type(found) is not kind:
-        raise ValueError(f"{found!r} is not of type {kind}")
-    return found
+        return kind(value)
+    if kind is float and type(value) is int:
+        return float(value)
+    if type(value) is not kind:
+        raise ValueError(f"{value!r} is not of type {kind}")
+    return value
 
 
 def to_camel(value: Any) -> Any:

@@ -190,10 +190,12 @@ def _without_name(reason: str, name: str) -> str:
 
 def group_nodes(nodes: Iterable[NodeView]) -> tuple[NodeGroup, ...]:
     """Group nodes by what is wrong with them, the worst first, and of those the most frequent."""
-    found: dict[tuple[NodeHealth, str, str], list[str]] = {}
+    names_by_key: dict[tuple[NodeHealth, str, str], list[str]] = {}
     for node in nodes:
         reason = _without_name(node.reason, node.name)
-        found.setdefault((node.health, node.phase, reason), []).append(node.name)
+        names_by_key.setdefault((node.health, node.phase, reason), []).append(node.name)
     order = list(NodeHealth)
-    groups = [NodeGroup(*key, tuple(sorted(names))) for key, names in found.items()]
-    return tuple(sorted(groups, key=lambda each: (order.index(each.health), -len(each.nodes), each.reason)))
+    groups = [NodeGroup(*key, tuple(sorted(names))) for key, names in names_by_key.items()]
+    return tuple(
+        sorted(groups, key=lambda group: (order.index(group.health), -len(group.nodes), group.reason))
+    )

@@ -40,13 +40,13 @@ def find_workloads(api: KubeApi) -> Iterator[Workload]:
     """Yield those of all namespaces that have an annotation of cri-resmgr. An object follows its owner if we
     read the owner's kind, but for annotations that the owner's template lacks. All other owners are named,
     once for each way in which their pods differ, because only they can have the new ones. Raises ApiError."""
-    known = {tuple(each.split("/")[::2]) for each in load_table()["workloads"]}
+    known = {tuple(path_of_kind.split("/")[::2]) for path_of_kind in load_table()["workloads"]}
     templates, named = dict[tuple[str, ...], Mapping[str, Any]](), set[tuple[object, ...]]()
     for resource, path in load_table()["workloads"].items():
         kind = Resource(*resource.split("/"))
-        for each in api.list_objects(kind):
-            namespace, name = (text_at(each, "metadata", key) for key in ("namespace", "name"))
-            template, owner = mapping_at(each, *path), _owner_of(each)
+        for given in api.list_objects(kind):
+            namespace, name = (text_at(given, "metadata", key) for key in ("namespace", "name"))
+            template, owner = mapping_at(given, *path), _owner_of(given)
             old = mapping_at(template, "metadata", "annotations")
             if path:  # a pod makes none
                 templates[kind.group, kind.plural, namespace, name] = old
@@ -57,7 +57,9 @@ def find_workloads(api: KubeApi) -> Iterator[Workload]:
             title = f"{namespace}/{owner['kind']}/{owner.get('name')}" if owner else here
             lists = (items_at(template, "spec", key) for key in ("initContainers", "containers"))
             own = {key: value for key, value in old.items() if key not in (above or ())}
-            new, report = translate_annotations(own, [text_at(one, "name") for one in chain(*lists)], title)
+            new, report = translate_annotations(
+                own, [text_at(container, "name") for container in chain(*lists)], title
+            )
             difference = (title, json.dumps(new), new.keys() <= old.keys())
             if report and difference not in named and (new or above is None):
                 named.add(difference)
@@ -67,10 +69,10 @@ def find_workloads(api: KubeApi) -> Iterator[Workload]:
                 yield Workload(title, report, new, patch, new.keys() <= old.keys())
 
 
-def _owner_of(found: Mapping[str, Any]) -> Mapping[str, Any]:
+def _owner_of(given: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the reference to what makes the object; empty if nothing does."""
-    owners = [*items_at(found, "metadata", "ownerReferences")]
-    return next((each for each in owners if each.get("controller")), owners[0] if owners else {})
+    owners = [*items_at(given, "metadata", "ownerReferences")]
+    return next((owner for owner in owners if owner.get("controller")), owners[0] if owners else {})
 
 
 def _kind_of(owner: Mapping[str, Any]) -> tuple[str, str]:
@@ -131,16 +133,18 @@ def _expand(target: str, text: str, containers: Sequence[str], row: Row) -> tupl
     try:
         data: Any = parse_document(text.encode("utf-8", "replace"), "value").data
         whole = not isinstance(data, dict)
-        values = {"pod": text} if whole else {f"container.{name}": each for name, each in data.items()}
-        found = {scope: row.convert(value) for scope, value in values.items()}
+        values = {"pod": text} if whole else {f"container.{name}": value for name, value in data.items()}
+        converted = {scope: row.convert(value) for scope, value in values.items()}
     except InvalidInputError as error:
         return Grade.LOST, {}, f"is not YAML, and had no effect: {error.message}"
     except ValueError as error:
         return Grade.IDLE, {}, f"cri-resmgr ignores it: {error}"
     absent = [] if whole else [name for name in map(str, data) if name not in containers]
     notes = [f"no container is named {name}" for name in absent]
-    notes += [f"cri-resmgr ignores the value for {scope}" for scope, value in found.items() if value is None]
-    kept = {f"{target}/{scope}": value for scope, value in found.items() if value is not None}
-    into = {place: each if isinstance(each, str) else json.dumps(each) for place, each in kept.items()}
+    notes += [
+        f"cri-resmgr ignores the value for {scope}" for scope, value in converted.items() if value is None
+    ]
+    kept = {f"{target}/{scope}": value for scope, value in converted.items() if value is not None}
+    into = {place: value if isinstance(value, str) else json.dumps(value) for place, value in kept.items()}
     grade, last = (row.grade, row.note) if into else (Grade.IDLE, "")
     return grade, into, "; ".join(filter(None, (*notes, last)))

@@ -19,37 +19,37 @@ def complete_types(active: str, spec: dict[str, Any], packed: set[str]) -> tuple
     of those that are `packed`."""
     table, given = load_table(), spec.get("balloonTypes", {})
     types, order = table["types"], {_RESERVED: 0, _DEFAULT: 1}
-    found = {
-        number: types.get(f"{active} {each['name']}", types[active]) | each for number, each in given.items()
+    complete = {
+        number: types.get(f"{active} {kind['name']}", types[active]) | kind for number, kind in given.items()
     }
-    missing = order.keys() - {each["name"] for each in given.values()}
-    found |= {name: dict(types[f"{active} {name}"]) for name in sorted(missing)}
+    missing = order.keys() - {kind["name"] for kind in given.values()}
+    complete |= {name: dict(types[f"{active} {name}"]) for name in sorted(missing)}
     faults = [
-        f"{each['name']}: {key} cannot be changed"
-        for each in given.values()
-        for key in table["fixed"].get(f"{active} {each['name']}", ())
-        if each.get(key)
+        f"{kind['name']}: {key} cannot be changed"
+        for kind in given.values()
+        for key in table["fixed"].get(f"{active} {kind['name']}", ())
+        if kind.get(key)
     ]
     reserved = spec["reservedResources"].get("cpu", "")
-    for number, each in found.items():
-        built_in, counted = each["name"] in order, "minBalloons" in given.get(number, ())
-        faults += _resolve(each)
-        if number in packed and each["minBalloons"] > 1:
-            faults.append(f"{each['name']}: FillOrder Packed without MaxPods leaves all but one pool empty")
-        if active == "podpools" and not each["minCPUs"] and (counted or not built_in):
-            faults.append(f"{each['name']}: needs CPU, the number of a pool's CPUs")
+    for number, kind in complete.items():
+        built_in, counted = kind["name"] in order, "minBalloons" in given.get(number, ())
+        faults += _resolve(kind)
+        if number in packed and kind["minBalloons"] > 1:
+            faults.append(f"{kind['name']}: FillOrder Packed without MaxPods leaves all but one pool empty")
+        if active == "podpools" and not kind["minCPUs"] and (counted or not built_in):
+            faults.append(f"{kind['name']}: needs CPU, the number of a pool's CPUs")
         if active == "podpools" and built_in:
-            each["maxCPUs"] = 0  # what cri-resmgr overbooks must be able to grow
-            faults += [f"{each['name']}: Instances cannot be changed"] if each["minBalloons"] > 1 else []
-        if each["name"] == _RESERVED:
+            kind["maxCPUs"] = 0  # what cri-resmgr overbooks must be able to grow
+            faults += [f"{kind['name']}: Instances cannot be changed"] if kind["minBalloons"] > 1 else []
+        if kind["name"] == _RESERVED:
             listed = reserved.removeprefix("cpuset:")
             count = len(parse_list(listed)) if listed != reserved else -(-(nano_of(reserved) or 0) // 10**9)
-            if active == "podpools" and each["minCPUs"] not in (0, count):
-                faults.append(f"reserved: CPU {each['minCPUs']} is not the {count} of ReservedResources")
-            each["minCPUs"] = each["minCPUs"] or (count if listed != reserved else 0)
+            if active == "podpools" and kind["minCPUs"] not in (0, count):
+                faults.append(f"reserved: CPU {kind['minCPUs']} is not the {count} of ReservedResources")
+            kind["minCPUs"] = kind["minCPUs"] or (count if listed != reserved else 0)
     # By the namespaces, `default` is the second. Without any, it takes what no other type does.
-    numbers = sorted(found, key=lambda number: order.get(found[number]["name"], 2))
-    spec["balloonTypes"] = [found[number] for number in numbers]
+    numbers = sorted(complete, key=lambda number: order.get(complete[number]["name"], 2))
+    spec["balloonTypes"] = [complete[number] for number in numbers]
     return {number: place for place, number in enumerate(numbers)}, faults
 
 

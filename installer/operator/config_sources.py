@@ -81,12 +81,14 @@ def _of_agents(api: KubeApi) -> Iterator[tuple[str, str, str]]:
     homes = find_homes(api).values()
     old = [SYSTEM] if not homes or api.find(DAEMON_SETS, SYSTEM, AGENT) else []
     for namespace in sorted({home.configs for home in homes} - {""}) or old:
-        for each in api.list_objects(CONFIG_MAPS, namespace=namespace):
-            name = text_at(each, "metadata", "name")
+        for config_map in api.list_objects(CONFIG_MAPS, namespace=namespace):
+            name = text_at(config_map, "metadata", "name")
             key = name.removeprefix(_AGENTS)
             if name.startswith(_AGENTS) and is_config_key(key) and key not in STATIC_CONFIGS:
-                data = mapping_at(each, "data")
-                sections = {one: parse_document(str(text).encode(), name).data for one, text in data.items()}
+                data = mapping_at(config_map, "data")
+                sections = {
+                    section: parse_document(str(text).encode(), name).data for section, text in data.items()
+                }
                 yield f"{namespace}/{name}", key, dump(sections)
 
 

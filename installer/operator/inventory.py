@@ -107,13 +107,13 @@ def find_installations(api: KubeApi, namespace: str = "", instance: str = "") ->
     """Find our DaemonSets: of each instance, or of the given one, those in the namespace where it lives; with
     `namespace`, which a person has named, those in it. Raises ApiError."""
     homes = {} if namespace else find_homes(api)
-    places = {namespace} if namespace else {SYSTEM, *(each.namespace for each in homes.values())} - {""}
-    found = list[Installed]()
+    places = {namespace} if namespace else {SYSTEM, *(home.namespace for home in homes.values())} - {""}
+    installations = list[Installed]()
     for place in sorted(places):
-        for each in map(read_installed, api.list_objects(DAEMON_SETS, our_selector(instance), place)):
-            if each is not None and (namespace or _lives(each, place, homes)):
-                found.append(each)
-    return tuple(found)
+        for installed in map(read_installed, api.list_objects(DAEMON_SETS, our_selector(instance), place)):
+            if installed is not None and (namespace or _lives(installed, place, homes)):
+                installations.append(installed)
+    return tuple(installations)
 
 
 def _lives(installed: Installed, place: str, homes: Mapping[str, Home]) -> bool:
@@ -126,13 +126,16 @@ def describe_unproven(api: KubeApi, instance: str = "") -> str:
     """Name the DaemonSets with our labels that no ClusterRoleBinding proves to be ours, of instances that
     have none; empty if there are none. Only for messages. Raises ApiError."""
     homes = find_homes(api)
-    found = map(read_installed, api.list_objects(DAEMON_SETS, our_selector(instance)))
+    listed = map(read_installed, api.list_objects(DAEMON_SETS, our_selector(instance)))
     unproven = [
-        each
-        for each in found
-        if each and not (homes.get(each.instance, Home()).namespace or _lives(each, each.namespace, homes))
+        installed
+        for installed in listed
+        if installed
+        and not (
+            homes.get(installed.instance, Home()).namespace or _lives(installed, installed.namespace, homes)
+        )
     ]
-    named = name_some([cut_line(f"{each.namespace}/{each.name}") for each in unproven])
+    named = name_some([cut_line(f"{installed.namespace}/{installed.name}") for installed in unproven])
     return named and f"no ClusterRoleBinding says whose they are, so anyone may have created {named}"
 
 
@@ -183,17 +186,17 @@ def find_release(api: KubeApi, instance: str, namespace: str, release: str) -> s
     Raises ApiError, and InvalidInputError where it is in doubt: Helm deletes the objects of a release also
     where another one, or another program, has taken them over, and no node would be cleaned.
     """
-    sets = [each.daemon_set for each in find_installations(api, namespace, instance)]
-    found = {_release_of(each) for each in sets}
-    if release not in found:
-        found |= {each.release for each in take_inventory(api, instance, namespace)}
-    if not any(found):
+    sets = [installed.daemon_set for installed in find_installations(api, namespace, instance)]
+    releases = {_release_of(daemon_set) for daemon_set in sets}
+    if release not in releases:
+        releases |= {owned.release for owned in take_inventory(api, instance, namespace)}
+    if not any(releases):
         return "Helm has not installed it"
-    others = {_applied_since(each) for each in sets} - {""} | {
-        f"Helm release {each}" for each in found - {release, ""}
+    others = {_applied_since(daemon_set) for daemon_set in sets} - {""} | {
+        f"Helm release {other_release}" for other_release in releases - {release, ""}
     }
     others |= _makers_of_hook(api, instance)
-    if not others and (found == {release} or not sets):
+    if not others and (releases == {release} or not sets):
         return ""
     other = max(others, default="another program")
     raise InvalidInputError(
@@ -241,19 +244,19 @@ def _makers_of_hook(api: KubeApi, instance: str) -> set[str]:
     """Return who has created the hook's own binding, if that is known not to be Helm: a program that applies
     a rendered chart to what Helm has installed may create the hook before it writes the DaemonSet, which may
     also be right already."""
-    found = (
+    makers = (
         stamp[1]
-        for each in _list(api, CLUSTER_ROLE_BINDINGS, _HOOKS)
-        if text_at(each, "metadata", "name") == f"{instance}-uninstall"
-        for stamp in _stamps_of(each, lambda entry: text_at(entry, "manager").startswith(_RENDERERS))
+        for binding in _list(api, CLUSTER_ROLE_BINDINGS, _HOOKS)
+        if text_at(binding, "metadata", "name") == f"{instance}-uninstall"
+        for stamp in _stamps_of(binding, lambda entry: text_at(entry, "manager").startswith(_RENDERERS))
     )
-    return set(found)
+    return set(makers)
 
 
 def _stamps_of(given: Object, wanted: Callable[[Object], bool]) -> list[tuple[str, str]]:
     """Return when, and who: of the wanted field managers."""
-    found = filter(wanted, items_at(given, "metadata", "managedFields"))
-    return [(text_at(each, "time"), text_at(each, "manager")) for each in found]
+    entries = filter(wanted, items_at(given, "metadata", "managedFields"))
+    return [(text_at(entry, "time"), text_at(entry, "manager")) for entry in entries]
 
 
 def _is_helms(entry: Object) -> bool:
@@ -271,21 +274,21 @@ def find_instance(api: KubeApi, namespace: str, asked: str) -> str:
     InvalidInputError where there are several."""
     if asked:
         return asked
-    found = {each for each, home in find_homes(api).items() if namespace in ("", home.namespace)}
-    if not found and namespace:
+    instances = {instance for instance, home in find_homes(api).items() if namespace in ("", home.namespace)}
+    if not instances and namespace:
         listed = (
-            each for kind in (DAEMON_SETS, SERVICE_ACCOUNTS) for each in _list(api, kind, OURS, namespace)
+            given for kind in (DAEMON_SETS, SERVICE_ACCOUNTS) for given in _list(api, kind, OURS, namespace)
         )
-        found = {text_at(each, "metadata", "labels", INSTANCE_LABEL) for each in listed}
-    if not found:  # a person, or an interrupted uninstallation, has deleted it
-        left = (each for resource in _OF_THE_CLUSTER for each in _list(api, resource, OURS))
-        found = {text_at(each, "metadata", "labels", INSTANCE_LABEL) for each in left}
-    found.discard("")
-    if len(found) > 1:
+        instances = {text_at(given, "metadata", "labels", INSTANCE_LABEL) for given in listed}
+    if not instances:  # a person, or an interrupted uninstallation, has deleted it
+        left = (given for resource in _OF_THE_CLUSTER for given in _list(api, resource, OURS))
+        instances = {text_at(given, "metadata", "labels", INSTANCE_LABEL) for given in left}
+    instances.discard("")
+    if len(instances) > 1:
         raise InvalidInputError(
-            [f"there are several installations: {', '.join(sorted(found))}"], "give --name NAME"
+            [f"there are several installations: {', '.join(sorted(instances))}"], "give --name NAME"
         )
-    return next(iter(found), "")
+    return next(iter(instances), "")
 
 
 def take_inventory(api: KubeApi, instance: str, namespace: str = "") -> tuple[Owned, ...]:
@@ -295,36 +298,36 @@ def take_inventory(api: KubeApi, instance: str, namespace: str = "") -> tuple[Ow
     lives there. Raises ApiError."""
     homes, of_instance = find_homes(api), f"{INSTANCE_LABEL}={instance}"
     home = homes.get(instance, Home())
-    found = [each for resource in _OF_THE_CLUSTER for each in _owned(api, resource, of_instance)]
+    owned = [item for resource in _OF_THE_CLUSTER for item in _owned(api, resource, of_instance)]
     places = {namespace, home.namespace, home.configs, SYSTEM, f"{instance}-rollout"} - {""}
-    places |= {each.name for each in found if each.resource == NAMESPACES}
+    places |= {item.name for item in owned if item.resource == NAMESPACES}
     for place in sorted(places):
-        found += [each for kind in _IN_NAMESPACES for each in _owned(api, kind, of_instance, place)]
+        owned += [item for kind in _IN_NAMESPACES for item in _owned(api, kind, of_instance, place)]
     events = f"{instance}-events"
-    found += [
-        each
+    owned += [
+        item
         for kind in _RIGHTS[:2]
-        for each in _owned(api, kind, of_instance, "default")
-        if each.name == events
+        for item in _owned(api, kind, of_instance, "default")
+        if item.name == events
     ]
     for place in {namespace, home.namespace or SYSTEM} - {""}:
-        if not any(each.namespace == place for name, each in homes.items() if name != instance):
-            found += [each for each in _owned(api, LEASES, OURS, place) if each not in found]
+        if not any(other.namespace == place for name, other in homes.items() if name != instance):
+            owned += [item for item in _owned(api, LEASES, OURS, place) if item not in owned]
     return tuple(
-        sorted(set(found), key=lambda each: (_ORDER.index(each.resource), each.namespace, each.name))
+        sorted(set(owned), key=lambda item: (_ORDER.index(item.resource), item.namespace, item.name))
     )
 
 
 def find_bindings_of_hook(api: KubeApi, name: str) -> tuple[tuple[Resource, str], ...]:
     """Return the kind and the namespace of each binding of this name that a hook has its rights by; that of
     the whole cluster, which lets the hook delete them, is the last. Raises ApiError."""
-    found = (
-        (resource, text_at(each, "metadata", "namespace"))
+    bindings = (
+        (resource, text_at(binding, "metadata", "namespace"))
         for resource in (_RIGHTS[0], CLUSTER_ROLE_BINDINGS)
-        for each in _list(api, resource, _HOOKS)
-        if text_at(each, "metadata", "name") == name
+        for binding in _list(api, resource, _HOOKS)
+        if text_at(binding, "metadata", "name") == name
     )
-    return tuple(found)
+    return tuple(bindings)
 
 
 def find_agents_other_user(api: KubeApi, instance: str) -> str:
@@ -371,10 +374,14 @@ def _why_held(given: Object) -> str:
     metadata = mapping_at(given, "metadata")
     if not text_at(metadata, "deletionTimestamp"):
         return ""
-    found = metadata.get("finalizers")
-    finalizers = ", ".join(map(str, found)) if isinstance(found, list) else ""
-    conditions = (each for each in items_at(given, "status", "conditions") if each.get("status") == "True")
-    said = "; ".join(text_at(each, "message") for each in conditions)
+    held_by = metadata.get("finalizers")
+    finalizers = ", ".join(map(str, held_by)) if isinstance(held_by, list) else ""
+    conditions = (
+        condition
+        for condition in items_at(given, "status", "conditions")
+        if condition.get("status") == "True"
+    )
+    said = "; ".join(text_at(condition, "message") for condition in conditions)
     return cut_line(said or (f"its finalizers: {finalizers}" if finalizers else "it is being deleted"))
 
 

@@ -257,7 +257,7 @@ def _left_reason(status: Mapping[str, str]) -> str:
 def read_pods(pods: Iterable[Object]) -> dict[tuple[str, Mode], PodView]:
     """Return the pod that counts of each node and mode: a DaemonSet puts a new one beside one that ends or
     was evicted."""
-    found = dict[tuple[str, Mode], PodView]()
+    views = dict[tuple[str, Mode], PodView]()
     for pod in pods:
         metadata = mapping_at(pod, "metadata")
         mode = mode_of(text_at(metadata, "labels", COMPONENT_LABEL)) or Mode.INSTALL
@@ -271,8 +271,10 @@ def read_pods(pods: Iterable[Object]) -> dict[tuple[str, Mode], PodView]:
             text_at(metadata, "labels", INSTANCE_LABEL),
             text_at(metadata, "name"),
         )
-        found[key] = max(found.get(key, view), view, key=lambda each: (not each.over, each.created))
-    return found
+        views[key] = max(
+            views.get(key, view), view, key=lambda pod_view: (not pod_view.over, pod_view.created)
+        )
+    return views
 
 
 def _find_revision(installed: Installed, pods: Mapping[tuple[str, Mode], PodView]) -> str | None:

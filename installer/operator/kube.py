@@ -316,10 +316,10 @@ _ELSEWHERE = {
 def _found_elsewhere(kubeconfig: object) -> str:
     """Return the first of these keys; empty if there is none."""
     for part, keys in _ELSEWHERE.items():
-        for each in items_at(kubeconfig if isinstance(kubeconfig, Mapping) else {}, f"{part}s"):
-            found = [key for key in keys if mapping_at(each, part).get(key)]
-            if found:
-                return f"`{found[0]}`"
+        for entry in items_at(kubeconfig if isinstance(kubeconfig, Mapping) else {}, f"{part}s"):
+            present = [key for key in keys if mapping_at(entry, part).get(key)]
+            if present:
+                return f"`{present[0]}`"
     return ""
 
 
@@ -427,8 +427,8 @@ def cause_of(error: BaseException) -> str:
 
 
 def _deeper(error: BaseException) -> BaseException | None:
-    found = [getattr(error, "reason", None), *error.args[::-1], error.__cause__, error.__context__]
-    return next((each for each in found if isinstance(each, BaseException) and each is not error), None)
+    causes = [getattr(error, "reason", None), *error.args[::-1], error.__cause__, error.__context__]
+    return next((cause for cause in causes if isinstance(cause, BaseException) and cause is not error), None)
 
 
 def _innermost(error: BaseException) -> str:

@@ -121,29 +121,29 @@ def parse(content: bytes, name: str) -> dict[str, Any]:
 def _resolve(given: Mapping[str, Any], directory: Path) -> None:
     """Make its paths absolute: they are relative to its file. A program without a slash is searched for."""
     for part, keys in _PATHS.items():
-        for each in items_at(given, part):
-            found = each.get(_KINDS[part])
-            if not isinstance(found, dict):
+        for item in items_at(given, part):
+            entry = item.get(_KINDS[part])
+            if not isinstance(entry, dict):
                 continue
             for key in keys:
-                if text_at(found, key):
-                    found[key] = str(directory / found[key])
-            program = mapping_at(found, "exec")
+                if text_at(entry, key):
+                    entry[key] = str(directory / entry[key])
+            program = mapping_at(entry, "exec")
             if isinstance(program, dict) and "/" in text_at(program, "command"):
                 program["command"] = str(directory / program["command"])
 
 
 def choose(configs: Sequence[Mapping[str, Any]], context: str = "") -> Chosen:
     """Return what `context`, or the current one, names. Raises KubeconfigError."""
-    name = context or next(filter(None, (text_at(each, "current-context") for each in configs)), "")
+    name = context or next(filter(None, (text_at(config, "current-context") for config in configs)), "")
     if not name:
         known = ", ".join(_names(configs, "contexts"))
         raise KubeconfigError("it has no current context" + (f", only {known}" if known else ""))
-    found = _find(configs, "contexts", name)
-    if found is None:
+    entry = _find(configs, "contexts", name)
+    if entry is None:
         raise KubeconfigError(f"context {name} does not exist")
     where = f"context {name}"
-    cluster_name, user_name = _text(found, "cluster", where), _text(found, "user", where)
+    cluster_name, user_name = _text(entry, "cluster", where), _text(entry, "user", where)
     cluster = _find(configs, "clusters", cluster_name)
     if cluster is None:
         raise KubeconfigError(f"{where}: cluster {cluster_name or 'without a name'} does not exist")
@@ -262,20 +262,27 @@ def _identity(user: Mapping[str, Any], where: str) -> Identity | None:
 def _impersonation(user: Mapping[str, Any], where: str) -> tuple[tuple[str, str], ...]:
     name, uid = _text(user, "as", where), _text(user, "as-uid", where)
     groups, extra = user.get("as-groups") or [], user.get("as-user-extra") or {}
-    several = [groups, *(each or [] for each in extra.values())] if isinstance(extra, Mapping) else [None]
-    if not all(isinstance(each, list) and all(isinstance(one, str) for one in each) for each in several):
+    several = (
+        [groups, *(values_of_key or [] for values_of_key in extra.values())]
+        if isinstance(extra, Mapping)
+        else [None]
+    )
+    if not all(
+        isinstance(values_of_key, list) and all(isinstance(text, str) for text in values_of_key)
+        for values_of_key in several
+    ):
         raise KubeconfigError(
             f"{where}: as-groups must be a list of texts, as-user-extra an object with such lists"
         )
     if not name and (uid or groups or extra):
         raise KubeconfigError(f"{where}: as-uid, as-groups and as-user-extra need `as`")
-    found = [("User", name), ("Uid", uid)] + [("Group", each) for each in groups]
+    headers = [("User", name), ("Uid", uid)] + [("Group", group) for group in groups]
     for key, values in extra.items():
-        found += [(f"Extra-{quote(key, safe=_TOKEN)}", each) for each in values or []]
-    if any(re.search(r"[\r\n\0]", value) for _, value in found):
+        headers += [(f"Extra-{quote(key, safe=_TOKEN)}", value) for value in values or []]
+    if any(re.search(r"[\r\n\0]", value) for _, value in headers):
         raise KubeconfigError(f"{where}: a header cannot carry whom it impersonates")
     # HTTP libraries send latin-1: the bytes are those of UTF-8, as kubectl sends them.
-    return tuple((f"Impersonate-{key}", value.encode().decode("latin-1")) for key, value in found if value)
+    return tuple((f"Impersonate-{key}", value.encode().decode("latin-1")) for key, value in headers if value)
 
 
 def _program(chosen: Chosen, where: str, server: str, authority: bytes) -> Program:
@@ -305,13 +312,13 @@ def _program(chosen: Chosen, where: str, server: str, authority: bytes) -> Progr
 def _known_cluster(chosen: Chosen, server: str, authority: bytes) -> dict[str, object]:
     """What a plugin may know of it (k8s.io/client-go/pkg/apis/clientauthentication)."""
     keys = ("tls-server-name", "insecure-skip-tls-verify", "proxy-url", "disable-compression")
-    found = {key: chosen.cluster[key] for key in keys if chosen.cluster.get(key)}
-    found |= {"server": server}
-    found |= {"certificate-authority-data": b64encode(authority).decode()} if authority else {}
-    for each in items_at(chosen.cluster, "extensions"):
-        if text_at(each, "name") == _EXEC_EXTENSION:
-            found["config"] = each.get("extension")
-    return found
+    known = {key: chosen.cluster[key] for key in keys if chosen.cluster.get(key)}
+    known |= {"server": server}
+    known |= {"certificate-authority-data": b64encode(authority).decode()} if authority else {}
+    for extension in items_at(chosen.cluster, "extensions"):
+        if text_at(extension, "name") == _EXEC_EXTENSION:
+            known["config"] = extension.get("extension")
+    return known
 
 
 def check_provider(chosen: Chosen) -> None:

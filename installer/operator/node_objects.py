@@ -97,12 +97,12 @@ def build_patches(node: Object) -> Patches:
     patch of the taints has all that remain, so it is for this version of the Node only."""
     metadata: dict[str, Any] = {}
     for key, names in (("annotations", _ANNOTATIONS), ("labels", _LABELS)):
-        found = mapping_at(node, "metadata", key)
-        if ours := {name: None for name in names if name in found}:
+        present = mapping_at(node, "metadata", key)
+        if ours := {name: None for name in names if name in present}:
             metadata[key] = ours
     patch: dict[str, Any] = {"metadata": metadata} if metadata else {}
     taints = list(items_at(node, "spec", "taints"))
-    kept = [each for each in taints if each.get("key") != NOT_READY_TAINT]
+    kept = [taint for taint in taints if taint.get("key") != NOT_READY_TAINT]
     if len(kept) < len(taints):
         metadata["resourceVersion"] = text_at(node, "metadata", "resourceVersion")
         patch = {"metadata": metadata, "spec": {"taints": kept}}

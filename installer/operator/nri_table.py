@@ -51,9 +51,9 @@ class Row(NamedTuple):
 def find_row(rows: Iterable[Row], path: KeyPath, value: Any) -> tuple[Row, tuple[KeyPath, ...]]:
     """Return the first row that is for the value, and where the value goes. The last row must match all."""
     for row in rows:
-        found = row.source.fullmatch("\0".join(path)) if row.values.fullmatch(str(value)) else None
-        if found is not None:
-            return row, tuple(tuple((each % found.groups()).split("\0")) for each in row.targets)
+        match = row.source.fullmatch("\0".join(path)) if row.values.fullmatch(str(value)) else None
+        if match is not None:
+            return row, tuple(tuple((target % match.groups()).split("\0")) for target in row.targets)
     raise LookupError(path)
 
 
@@ -77,13 +77,13 @@ def load_table() -> Mapping[str, Any]:
 
 def _rows(lines: str, conversions: Mapping[str, Callable[[Any], Any]]) -> Iterator[Row]:
     for line in lines.splitlines():
-        source, targets, what, note = ([each.strip() for each in line.split("|")] + [""])[:4]
-        grade = next((each for each in Grade if what.startswith(each)), None)
-        how = what.removeprefix(grade or "").strip()
+        source, targets, verdict, note = ([cell.strip() for cell in line.split("|")] + [""])[:4]
+        grade = next((known_grade for known_grade in Grade if verdict.startswith(known_grade)), None)
+        how = verdict.removeprefix(grade or "").strip()
         graded = grade or (Grade.APPROXIMATE if note else Grade.EXACT)
         source, limited, values = source.partition("~")
         limit = re.compile(values if limited else ".*", re.IGNORECASE | re.DOTALL)
-        choices = [each.split(",") for each in _CHOICE.findall(source)]
+        choices = [choice.split(",") for choice in _CHOICE.findall(source)]
         for chosen in product(*choices):
             path = _compile(_CHOICE.sub("{}", source).format(*chosen))
             places = targets.format(*chosen).replace("/", "\0").replace("*", "%s").split()

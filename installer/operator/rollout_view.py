@@ -99,15 +99,15 @@ def _find_surplus(permits: Iterable[Permit]) -> Iterator[tuple[str, str]]:
 def to_retry(leases: RolloutLeases, rules: FleetRules, nodes: int) -> tuple[Released, ...]:
     """Return what to delete, so that canaries begin the stopped generations again, and every permit can be
     taken. `nodes`: how many the DaemonSet selects."""
-    found = [
-        Released(_BREAKER + each.generation, each.generation, tuple(sorted(each.failures)))
-        for each in leases.breakers
-        if stopped(each, rules, nodes)
+    stopped_generations = [
+        Released(_BREAKER + generation.generation, generation.generation, tuple(sorted(generation.failures)))
+        for generation in leases.breakers
+        if stopped(generation, rules, nodes)
     ]
     limit = permits_of(rules.concurrent_restarts, nodes)
-    unused = {permit_name(each): _UNUSED for each in leases.free if each >= limit}
+    unused = {permit_name(number): _UNUSED for number in leases.free if number >= limit}
     wrong = {**dict.fromkeys(leases.unreadable, _EDITED), **unused, **leases.void}
-    return (*found, *(Released(name, why=why) for name, why in wrong.items()))
+    return (*stopped_generations, *(Released(name, why=why) for name, why in wrong.items()))
 
 
 def build_rollout(

@@ -75,7 +75,7 @@ def translate(configs: Mapping[str, str], namespace: str = "kube-system") -> Tra
     faults = [fault for name, content in given for fault in find_faults(name, content)]
     if faults:
         raise InvalidInputError(faults, "correct the configs; nothing was printed")
-    base = next((each for each in ("force", "default") if each in configs), "fallback")
+    base = next((key for key in ("force", "default") if key in configs), "fallback")
     names = {key: key for key in configs if key not in STATIC_CONFIGS and base != "force"} | {base: "default"}
     resources: list[dict[str, Any]] = []
     report: list[Entry] = []
@@ -86,8 +86,8 @@ def translate(configs: Mapping[str, str], namespace: str = "kube-system") -> Tra
             report += [Entry(key, (word,), Grade.LOST, (), note) for word in words]
         elif key in names:
             metadata = {"name": names[key], "namespace": namespace}
-            found, entries, refused = _build_resource(key, metadata, _parse(configs[key]))
-            resources += found
+            built, entries, refused = _build_resource(key, metadata, _parse(configs[key]))
+            resources += built
             report += entries
             faults += refused
         else:
@@ -95,7 +95,7 @@ def translate(configs: Mapping[str, str], namespace: str = "kube-system") -> Tra
             report += [Entry(key, path, Grade.IDLE, (), note) for path, _ in leaves(_parse(configs[key]))]
     if faults:
         raise InvalidInputError(faults, "cri-resmgr refuses this too; nothing was printed")
-    kinds = sorted({each["kind"] for each in resources})
+    kinds = sorted({resource["kind"] for resource in resources})
     if len(kinds) > 1:
         note = "each is a separate plugin: give each chart a nodeSelector, so that a node gets one plugin"
         report.append(Entry(" and ".join(kinds), (), Grade.APPROXIMATE, (), note))
@@ -138,27 +138,27 @@ def _build_resource(
     spec = copy.deepcopy(table["defaults"][kind] | table["policies"].get(active, {}))
     for (*parents, key), value in values.items():
         place = spec
-        for each in parents:
-            place = place.setdefault(each, {})
+        for parent in parents:
+            place = place.setdefault(parent, {})
         place[key] = value
     # The items of these lists are in mappings until here, by number and by name.
     types, classes = spec.get("balloonTypes", {}), spec.get("cpuClasses", {})
-    unnamed = [number for number, each in types.items() if not each.get("name")]
+    unnamed = [number for number, item in types.items() if not item.get("name")]
     faults += [f"{config}: policy.{active}: item {number} has no Name" for number in unnamed]
     faults += [] if faults else [f"{config}: policy.{fault}" for fault in _limit_reserved(kind, spec)]
     if kind == "BalloonsPolicy" and not faults:
         places, impossible = complete_types(active, spec, _find_packed(active, data))
         faults += [f"{config}: policy.{active}: {fault}" for fault in impossible]
-        if len({each["name"] for each in spec["balloonTypes"]}) < len(spec["balloonTypes"]):
+        if len({type_["name"] for type_ in spec["balloonTypes"]}) < len(spec["balloonTypes"]):
             report.append(Entry(f"{config}: types", (), Grade.LOST, (), table["notes"]["twice"]))
-        if any(each["name"] == "default" and each["maxCPUs"] for each in spec["balloonTypes"]):
+        if any(type_["name"] == "default" and type_["maxCPUs"] for type_ in spec["balloonTypes"]):
             report.append(Entry(f"{config}: default", (), Grade.APPROXIMATE, (), table["notes"]["default"]))
         to = [
-            tuple(_NUMBER.sub(lambda found: str(places[found[0]]), to) for to in each.to) for each in report
+            tuple(_NUMBER.sub(lambda match: str(places[match[0]]), to) for to in entry.to) for entry in report
         ]
         report = [replace(each, to=renumbered) for each, renumbered in zip(report, to, strict=True)]
     if classes:
-        spec["cpuClasses"] = [{"name": each, **limits} for each, limits in classes.items()]
+        spec["cpuClasses"] = [{"name": name, **limits} for name, limits in classes.items()]
     return [{"apiVersion": API_VERSION, "kind": kind, "metadata": metadata, "spec": spec}], report, faults
 
 
@@ -178,15 +178,15 @@ def _control_classes(config: str, data: dict[str, Any], values: dict[KeyPath, An
             values[place] = {}
     said = {"resctrl": Grade.APPROXIMATE} if full or mode == "Discovery" else {}
     said |= {"discovery": Grade.LOST} if mode == "Discovery" else {}
-    found = [Entry(f"{config}: rdt", (), grade, (), notes[key]) for key, grade in said.items()]
+    entries = [Entry(f"{config}: rdt", (), grade, (), notes[key]) for key, grade in said.items()]
     # With it, every container has its QoS class for a class, and a runtime refuses one that does not exist.
     for kind, classes in {"rdt": {name for _, name in rdt if full}, "blockio": blockio}.items():
-        pods, missing = (", ".join(sorted(each)) for each in (_QOS & classes, _QOS - classes))
+        pods, missing = (", ".join(sorted(names)) for names in (_QOS & classes, _QOS - classes))
         values["control", kind, "usePodQoSAsDefaultClass"] = not missing
         if pods and missing:
             note = notes["classes"].format(pods=pods, missing=missing)
-            found.append(Entry(f"{config}: {kind}", (), Grade.LOST, (), note))
-    return found
+            entries.append(Entry(f"{config}: {kind}", (), Grade.LOST, (), note))
+    return entries
 
 
 def _rdt_mode(data: dict[str, Any]) -> Any:

@@ -201,9 +201,9 @@ def describe(target: Target, options: UninstallOptions) -> Iterator[Event]:
     )
     yield Event("uninstall.plan", where, {"instance": target.instance, "namespace": target.namespace})
     if target.installed is not None or target.removal is not None:
-        what = "removes cri-resmgr from every node; each kubelet restarts once"
+        does = "removes cri-resmgr from every node; each kubelet restarts once"
         rest = f"waits for all of them, until {target.cleaning:g} s pass without progress; {_takes(target)}"
-        yield Event("uninstall.plan", f"1. a removal {what}; {rest}")
+        yield Event("uninstall.plan", f"1. a removal {does}; {rest}")
     chosen = f"app.kubernetes.io/instance={target.instance}"
     yield Event("uninstall.plan", f"2. deletes the installer's objects with the label {chosen}:")
     for kind, names in _by_kind(target.owned).items():
@@ -216,10 +216,10 @@ def describe(target: Target, options: UninstallOptions) -> Iterator[Event]:
             "warning", f"{target.adjustments} Adjustments created by users are deleted with their definition"
         )
     if target.unready:
-        what = f"these workloads lack annotations for the NRI plugin: {name_some(target.unready, _NAMED)}"
-        yield Event("warning", f"{what}; `cri-resmgr-installer translate --annotations` prints them")
+        lacking = f"these workloads lack annotations for the NRI plugin: {name_some(target.unready, _NAMED)}"
+        yield Event("warning", f"{lacking}; `cri-resmgr-installer translate --annotations` prints them")
     if target.dirty:
-        dirty = name_some([each.name for each in target.dirty], _NAMED)
+        dirty = name_some([node.name for node in target.dirty], _NAMED)
         yield Event("warning", f"no DaemonSet selects these nodes, and they are not clean: {dirty}")
 
 
@@ -258,16 +258,16 @@ def uninstall(
     def delete(owned: Sequence[Owned]) -> None:
         waiting.retry(lambda: delete_owned(api, owned))
         # What was named before is only still on its way out.
-        for kind, names in _by_kind([each for each in owned if each.path not in named]).items():
-            what = f"deleted {kind}: {_some(names)}"
-            emit(Event("uninstall.deleted", what, {"kind": kind, "objects": names}))
-        named.update(each.path for each in owned)
+        for kind, names in _by_kind([item for item in owned if item.path not in named]).items():
+            message = f"deleted {kind}: {_some(names)}"
+            emit(Event("uninstall.deleted", message, {"kind": kind, "objects": names}))
+        named.update(item.path for item in owned)
 
     owned = waiting.retry(look_again)
     waiting.retry(lambda: _mark(api, owned))
     if target.installed is not None:
         name = target.installed.name
-        delete([each for each in owned if each.resource == DAEMON_SETS and each.name == name])
+        delete([item for item in owned if item.resource == DAEMON_SETS and item.name == name])
         unreachable = {node.name for node in left if not node.reachable}
         _require_gone(waiting.until_gone(unreachable, removals=False))
         # Of two pods that started at once, after a boot, the installation's may have been the last.
@@ -276,7 +276,7 @@ def uninstall(
     # Without DaemonSets, a run that continues this one finds only what the Nodes say.
     marks = {node.name: f"{_LEFT}: {node.reason or node.phase}" for node in left}
     mark_left(api, target.instance, marks, waiting.retry)
-    delete([each for each in owned if each.resource == DAEMON_SETS])
+    delete([item for item in owned if item.resource == DAEMON_SETS])
     if target.namespace:
         _require_gone(waiting.until_gone({node.name for node in left}, removals=True))
     mark_left(api, target.instance, marks, waiting.retry)  # its daemon may have had a last word
@@ -284,7 +284,7 @@ def uninstall(
     emit(Event("uninstall.nodes", f"cleaned {count} Nodes in the API server", {"nodes": count}))
     delete(waiting.retry(look_again))
     kept = waiting.until_none(
-        "objects to be gone", lambda: (f"{each.path} ({each.held or 'new'})" for each in look_again())
+        "objects to be gone", lambda: (f"{item.path} ({item.held or 'new'})" for item in look_again())
     )
     _require_all_gone(left, kept)
 

@@ -94,17 +94,17 @@ class Waiting:
         silent = self.retry(lambda: set(self._find_silent()))
         return self.retry(lambda: tuple(self._pods({*excused, *silent}, removals)))
 
-    def until_none(self, what: str, find: Callable[[], Iterable[str]]) -> tuple[str, ...]:
+    def until_none(self, awaited: str, find: Callable[[], Iterable[str]]) -> tuple[str, ...]:
         """Wait until nothing is found; return what is found when nothing happens any more. Raises
         ApiError."""
         fewest, since, self._reported_at = -1, self._clock.now(), _NEVER
         while True:
-            found = self._ask(lambda: tuple(find()), since)
-            if found is not None and (fewest < 0 or len(found) < fewest):
-                fewest, since = len(found), self._clock.now()
-            if found is not None and (not found or self._is_over(since)):
-                return found
-            self._report(f"{what}: {name_some(found)}" if found else what, since)
+            left = self._ask(lambda: tuple(find()), since)
+            if left is not None and (fewest < 0 or len(left) < fewest):
+                fewest, since = len(left), self._clock.now()
+            if left is not None and (not left or self._is_over(since)):
+                return left
+            self._report(f"{awaited}: {name_some(left)}" if left else awaited, since)
             self._clock.sleep(_PACE)
 
     def retry(self, call: Callable[[], _T]) -> _T:

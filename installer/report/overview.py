@@ -102,9 +102,9 @@ def _head(overview: Overview, color: bool) -> Iterator[str]:
     yield paint(words, tone, color)
     if overview.installations and overview.unproven:
         yield one_line(f"{overview.unproven}; if one is yours, `report` with its --namespace shows its nodes")
-    for each in overview.installations:
-        what = f"{each.namespace}/{each.name}, mode {each.mode}, image {each.image}"
-        yield paint(one_line(what), BOLD, color)
+    for installed in overview.installations:
+        line = f"{installed.namespace}/{installed.name}, mode {installed.mode}, image {installed.image}"
+        yield paint(one_line(line), BOLD, color)
     if not overview.installations and overview.nodes and not overview.unproven:
         yield "no DaemonSet of cri-resmgr-installer was found"
     for rollout in overview.rollouts:

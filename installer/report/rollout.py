@@ -96,21 +96,25 @@ def rollout_lines(rollout: Rollout, color: bool = False) -> Iterator[str]:
         yield paint(f"  its Leases cannot be read: {one_line(rollout.fault)}", RED, color)
         return
     if rollout.paused is not None:
-        what = f"  paused: {one_line(rollout.paused) or 'no reason given'} (`rollout resume` ends it)"
-        yield paint(what, YELLOW, color)
+        line = f"  paused: {one_line(rollout.paused) or 'no reason given'} (`rollout resume` ends it)"
+        yield paint(line, YELLOW, color)
     if rollout.window is not None:
         yield f"  window: {_describe_window(rollout.window)}"
     held = name_some([f"{one_line(node)} since {since}" for node, since in rollout.permits])
     yield f"  permits: {len(rollout.permits)} of {rollout.limit} in use{f': {held}' if held else ''}"
     for why in dict.fromkeys(rollout.void.values()):
-        names = name_some([one_line(name) for name, each in rollout.void.items() if each == why])
+        names = name_some(
+            [one_line(name) for name, other_reason in rollout.void.items() if other_reason == why]
+        )
         yield paint(f"  {names}: {why} (`rollout retry` deletes it)", RED, color)
-    for each in rollout.generations:
-        if each.current:
-            yield from _generation_lines(each, color)
+    for generation in rollout.generations:
+        if generation.current:
+            yield from _generation_lines(generation, color)
     if rollout.unreported:
         yield "  wanted: not known yet, because no pod of the present template has reported"
-    if earlier := [one_line(each.generation[:12]) for each in rollout.generations if not each.current]:
+    if earlier := [
+        one_line(generation.generation[:12]) for generation in rollout.generations if not generation.current
+    ]:
         yield f"  earlier generations: {name_some(earlier)}"
     for name in rollout.unreadable:
         yield paint(f"  Lease {one_line(name)} cannot be parsed: `rollout retry` deletes it", RED, color)
