@@ -26,16 +26,17 @@ _GENERATION = "1" * 16  # as a policy takes it
 _SOAK = 10.0  # seconds that canaries are watched, where time is real
 _WIDTH, _HEIGHT, _LEFT, _BELOW = 720, 360, 70, 46
 _COLOURS = ("#9ecae1", "#4292c6", "#08519c", "#fd8d3c", "#a63603")
-_ROW = "{:>8} {:>9} {:>9} {:>10} {:>8} {:>8} {:>8}\n"
+_ROW = "{:>8} {:>9} {:>9} {:>9} {:>10} {:>8} {:>8} {:>8}\n"
 
 
 @dataclass(frozen=True, slots=True)
 class Way:
     """Of one fleet: `done` are the seconds at which nodes were done, `rates` requests in each second until
     the last one was, `each` those of a node, `kinds` the same by what they are, `rest` a node's in five
-    minutes afterwards."""
+    minutes afterwards, `upgrade` the seconds of an upgrade after that."""
 
     share: str
+    upgrade: float
     done: tuple[float, ...]
     rates: tuple[int, ...]
     each: float
@@ -47,7 +48,7 @@ class Way:
 
 
 def measure(nodes: int, share: str) -> Way:
-    """A first installation: every pod is there at once."""
+    """A first installation: every pod is there at once. Then an upgrade, which restarts no kubelet."""
     draw = random.Random(1)
     rules = replace(FleetRules(), concurrent_restarts=share)
     fleet = SimFleet([Nature(draw.uniform(15, 30)) for _ in range(nodes)], rules)
@@ -58,12 +59,19 @@ def measure(nodes: int, share: str) -> Way:
         raise AssertionError(f"{len(missing)} nodes are missing, {fleet.most_at_work} were at work at once")
     rates = sorted(fleet.per_second[second] for second in range(int(seconds) + 1))
     each = fleet.asked / nodes
+    done = tuple(sorted(fleet.done_at))
     kinds = {kind: count / nodes for kind, count in fleet.kinds.most_common()}
     fleet.run(300)
     before = fleet.asked
     fleet.run(600)
     rest = (fleet.asked - before) / nodes / 2
-    return Way(share, tuple(sorted(fleet.done_at)), tuple(rates), each, kinds, rest)
+    for node in fleet.nodes:
+        node.nature = replace(node.nature, light=True)
+    fleet.controller.apply("two")
+    upgrade = fleet.run(48 * _HOUR, "two")
+    if lacking := fleet.lacking("two"):
+        raise AssertionError(f"{len(lacking)} nodes are not upgraded")
+    return Way(share, upgrade, done, tuple(rates), each, kinds, rest)
 
 
 def ask_server(programs: Path, nodes: int, share: str, work: tuple[float, float]) -> None:
@@ -163,14 +171,15 @@ def main() -> None:
         return
     arguments.nodes = arguments.nodes or 10_000
     say = sys.stdout.write
-    say(_ROW.format("at once", "minutes", "p50/s", "p99/s", "peak/s", "by node", "at rest"))
+    say(_ROW.format("at once", "minutes", "upgrade", "p50/s", "p99/s", "peak/s", "by node", "at rest"))
     ways = []
     with multiprocessing.get_context("spawn").Pool() as pool:  # nothing here depends on the time it takes
         for way in pool.imap(partial(measure, arguments.nodes), arguments.at_once):
             ways.append(way)
             rates = (way.rate(0.5), way.rate(0.99), way.rates[-1])
             minutes = f"{way.done[-1] / 60:.0f}"
-            say(_ROW.format(way.share, minutes, *rates, f"{way.each:.1f}", f"{way.rest:.2f}"))
+            upgrade = f"{way.upgrade / 60:.0f}"
+            say(_ROW.format(way.share, minutes, upgrade, *rates, f"{way.each:.1f}", f"{way.rest:.2f}"))
             sys.stdout.flush()
     say("\nRequests of one node until all are done\n")
     for kind in ways[0].kinds:

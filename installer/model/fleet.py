@@ -30,7 +30,7 @@ class PlannedWork:
     generation: str  # the digest of what the operator gave, the same on all nodes
     restarts_kubelet: bool = True
     begins: bool = False  # the generation was not verified on this node before
-    soaks: bool = False  # it restarts kubelet or changes the policy: canaries are watched for a while
+    soaks: bool = False  # kubelet restarts, or another version or policy comes: canaries are watched
     removes: bool = False  # cri-resmgr
 
 

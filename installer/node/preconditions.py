@@ -100,11 +100,12 @@ def _planned_work(inputs: Inputs, assessment: Assessment, record: Record) -> Pla
     repolicies = policy_of(plan.desired, assessment.snapshot.cache).name != (
         in_force.name if in_force else ""
     )
+    upgrades = any(change.path == paths.BINARY for change in plan.changes.files)
     return PlannedWork(
         fleet_generation(inputs),
         restarts_kubelet=restarts,
         begins=is_open(record, plan.desired) or assessment.begins_policy,
-        soaks=plan.restarts_kubelet or repolicies,
+        soaks=restarts or repolicies or upgrades,
     )
 
 

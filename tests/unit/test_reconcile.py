@@ -139,6 +139,11 @@ def test_what_a_fleet_has_to_be_asked_for_is_said_and_not_begun(
     assert (other.restarts_kubelet, other.begins, other.soaks) == (False, True, False)
     assert other.generation != first.generation
 
+    release(tmp_path / "upgraded", "two")
+    upgrade = planned(request(tmp_path / "upgraded"), node)
+    assert upgrade
+    assert (upgrade.restarts_kubelet, upgrade.begins, upgrade.soaks) == (False, True, True)
+
     (tmp_path / "configs/fallback.cfg").write_bytes(THEIRS)
     policy = planned(replace(request(payload), configs=tmp_path / "configs"), node)
     assert policy

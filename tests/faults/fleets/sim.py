@@ -38,7 +38,7 @@ _MIN_READY = 15.0  # minReadySeconds of the DaemonSet
 @dataclass(frozen=True, slots=True)
 class Nature:
     """What a node is like. `takes`: seconds of a pass that restarts kubelet. `bad`: generations that fail
-    here. `skew`: of its clock. `light`: none restarts kubelet."""
+    here. `skew`: of its clock. `light`: none restarts kubelet, as an upgrade."""
 
     takes: float = 20.0
     bad: frozenset[str] = frozenset()
@@ -252,7 +252,7 @@ class SimNode:
             return _LOOK_SECONDS, replace(_NOT_AGAIN, fleet_generation=generation)
         heavy = not self.nature.light
         if asks == "all" or (asks and heavy):
-            work = PlannedWork(generation, heavy, begins=begins, soaks=begins and heavy, removes=removes)
+            work = PlannedWork(generation, heavy, begins=begins, soaks=begins, removes=removes)
             return _LOOK_SECONDS, replace(_KEPT, planned=work, fleet_generation=generation)
         if not heavy:
             return _LOOK_SECONDS, replace(done, changed=True)
@@ -287,6 +287,7 @@ class SimNode:
     def finish(self, action: Action, generation: str, outcome: Outcome) -> None:
         if outcome.restarts:
             self.busy = False
+        if outcome.restarts or outcome.changed:
             self.fleet.ended(self)
         if outcome.changed and outcome.code == 0 and action is not Action.RESCUE:
             self.installed = "" if generation == REMOVAL else generation
