@@ -106,14 +106,17 @@ class KubeletStart:
         self._journal_from = journal_from
 
     def check_effective(self, step: Step) -> None:
-        """Check that our lines are in force in the unit that systemd has loaded. Raises StepFailedError."""
+        """Check that our lines are in force in the unit that systemd has loaded. Raises StepFailedError.
+        Somebody's drop-in may have come meanwhile, which the next run's preflight sees."""
         kubelet = self._plan.desired.kubelet
         if kubelet is None:
             return
         systemd = self._host.systemd
         wrong = effective(systemd.detail(step.target), systemd.unit(step.target), kubelet)
         if wrong:
-            raise self._failure(step.target, f"our lines have no effect: {wrong}")
+            error = self._failure(step.target, f"our lines have no effect: {wrong}")
+            error.interfered = True
+            raise error
 
     def wait(self, step: Step) -> None:
         """Wait until kubelet is healthy, then check that the same process stays healthy for the settle time,

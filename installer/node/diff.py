@@ -42,7 +42,7 @@ def diff(desired: Desired, snapshot: HostSnapshot, record: Record) -> Changes:
         units.append(_diff_no_proxy(desired, snapshot, record, files))
     if desired.kubelet is not None:
         units.append(_diff_kubelet(desired.kubelet.unit, snapshot, files, links=not desired.names_relay))
-    elif desired.proxy is None:
+    else:
         units.append(_diff_no_kubelet(snapshot, record, files))
     return Changes(files, tuple(unit for unit in units if unit is not None))
 

@@ -29,6 +29,7 @@ from tests.certify.node.starts import (
     repairs,
 )
 from tests.certify.node.targets import INSTALL, REMOVAL, TARGETS, Target
+from tests.certify.node.troubles import TROUBLED, troubled
 from tests.certify.node.unreached import reached_of_listed, unlisted
 from tests.certify.node.walks import Walk, all_walks, walk
 
@@ -36,6 +37,7 @@ NODE = Path(str(installer.node.__file__)).parent
 _SHOWN = 4  # defects of each way
 _OF_REPAIRS = {1: 5, 2: 1, 3: 1}
 _OF_RARE = {1: 11, 2: 1, 3: 1}
+_OF_TROUBLE = {1: 97, 2: 7, 3: 1}
 _WALKS = {1: 30, 2: 300, 3: 3000}
 
 
@@ -47,11 +49,13 @@ class Job(NamedTuple):
     walk: Walk = ()
     every: int = 1
     rescues: bool = False  # instead of the target, kubelet is held
+    troubles: bool = False  # instead of the cuts, something goes wrong
 
     def __str__(self) -> str:
         if self.walk:
             return f"walk: {', '.join(target.name for target in self.walk)}"
-        return f"{describe(self.start)} -> {'rescue' if self.rescues else self.target.name}"
+        name = f"{describe(self.start)} -> {'rescue' if self.rescues else self.target.name}"
+        return f"{name}, in trouble" if self.troubles else name
 
 
 class Asked(NamedTuple):
@@ -72,6 +76,7 @@ def all_jobs(bound: int) -> list[Job]:
         for target in targets
     ]
     ways += [Job(start, INSTALL, rescues=True) for start in RESCUES]
+    ways += [Job(*way, every=_OF_TROUBLE[bound], troubles=True) for way in TROUBLED]
     return [*ways, *(Job((), each[-1], each) for each in all_walks(_WALKS[bound]))]
 
 
@@ -89,6 +94,8 @@ def carry_out(job: Job, ground: Ground, every: int = 1) -> Found:
     # An earlier installation whose proxy is broken leads no boot to a kubelet that works, whatever we do. And
     # after a boot, kubelet has to be restarted, which is what a run may have to ask for.
     target = job.target
+    if job.troubles:
+        return troubled(ground, job.start, target, every * job.every)
     broken = {("former", "earlier"), ("nature", "broken")} <= {*job.start}
     power = not (broken or target.asks or not target.restarts_left)
     return certify(ground, job.start, target, every=every * job.every, power=power)
@@ -180,5 +187,8 @@ def _begin(directory: str, covers: bool) -> None:
 
 def _one(asked: Asked) -> tuple[Found, Ways]:
     with _reached[0] as reached:
-        found = carry_out(asked.job, _grounds[0], asked.every)
+        try:
+            found = carry_out(asked.job, _grounds[0], asked.every)
+        except Exception as error:  # whatever it is, it is what we look for
+            found = Found(faults=[f"{asked.job}: {type(error).__name__}: {error}"])
     return found, reached.ways()

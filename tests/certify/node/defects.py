@@ -254,6 +254,14 @@ DEFECTS = (
         1,
     ),
     Defect(
+        "await_kubelet: a generation is blamed for somebody's drop-in",
+        "node/await_kubelet.py",
+        "            error.interfered = True\n            raise error\n",
+        "            raise error\n",
+        "former: nothing, containers: two -> install, in trouble",
+        1,
+    ),
+    Defect(
         "reconcile: a run that was killed at its end is not closed while kubelet is ill",
         "node/reconcile.py",
         "(unkept and not mute)",

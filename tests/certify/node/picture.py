@@ -74,3 +74,13 @@ def _cache(raw: bytes) -> object:
     except ValueError:
         return "torn"
     return found["PolicyName"], {key: one.get("LinuxReq") for key, one in found.get("Containers", {}).items()}
+
+
+def undone(picture: dict[str, object]) -> dict[str, object]:
+    """What an attempt that was undone leaves for certain. What it had claimed is claimed still, its proxy may
+    have seen the containers, and a first installation that is not tried again deletes no object that a killed
+    rollback has left."""
+    picture = {key: value for key, value in picture.items() if key != paths.PROXY_CACHE}
+    kept = {key: value for key, value in picture.items() if not key.startswith("record: owned")}
+    claimed = kept.keys() != picture.keys()
+    return {key: value for key, value in kept.items() if claimed or not key.startswith(paths.OBJECTS)}

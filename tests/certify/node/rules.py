@@ -11,7 +11,9 @@ from typing import Any, NamedTuple
 
 from installer.inputs.systemd_syntax import parse_environment_file
 from installer.model import paths
+from installer.model.host import ProcessState
 from installer.model.plan import Assessment, StepKind
+from tests.certify.node.facts import FACTS, parse_facts
 from tests.certify.node.world import LOOK, NATURE, REFUSES, SHARES, Effect, Moment
 from tests.faults.disks.crash import Entry, Tree
 from tests.faults.disks.node import BASE_ENVIRONMENT, DROP_IN, KUBELET
@@ -22,10 +24,27 @@ _OF_THE_PROXY = (*paths.PROXY_STATE, "/var/run/cri-resmgr")
 _NOT_UNDONE = (paths.OUR_STATE, paths.PROXY_STATE[0])
 _FILE = Entry("f", 0)
 # With what a rollback may fail, too; what says nothing of a generation; the same of a runtime.
-_SICK = ("broken", "too slow", "stuck", "canceled", "exits", "lost", "ill", "flagless")
+_SICK = (
+    *(
+        "broken",
+        "too slow",
+        "stuck",
+        "canceled",
+        "exits",
+        "lost",
+        "ill",
+        "long ill",
+        "ill behind it",
+        "flagless",
+    ),
+    "immovable and slow",
+)
 HOPELESS = tuple(map(str.encode, _SICK))
 _AWAY = (b"runtime dies", b"not ready")
-_BLAMELESS = (b"canceled", b"not set up", b"flagless", b"lost", b"ill", *_AWAY)
+_BLAMELESS = (
+    *(b"canceled", b"not set up", b"flagless", b"lost", b"ill", b"long ill", b"blind", b"unseeing"),
+    *(b"immovable and slow", *_AWAY),
+)
 _SHOWN = 200  # characters of what differs
 # Its text may differ in a deadline; a file that no line of the unit names is not read.
 _NOT_ALONE = (paths.PROXY_UNIT_FILE, paths.EXTRA_OPTIONS)
@@ -64,6 +83,7 @@ class Run:
     unattended: bool = False  # nobody watches it, and what is good is repaired if it is refused
     disk: Tree | None = None
     foresees: bool = True  # somebody has asked for the plan
+    gives_back: bool = True  # a removal gives CPUs and weight back
     remembers: bool = False  # it is not tried again: it has failed before
 
     @property
@@ -338,6 +358,7 @@ def _rolled_back(run: Run) -> Iterator[str]:
         and run.foreseen.snapshot.sound
         and generation not in failed
         and run.before.content(NATURE) not in _BLAMELESS
+        and not _flag_lost(run)
     ):
         yield "the generation that failed is not blamed"
     good = (_record(run.before.tree).get("good") or {}).get("files", ())
@@ -360,8 +381,20 @@ def _rolled_back(run: Run) -> Iterator[str]:
     restarts = [number for number, one in enumerate(run.steps) if one in run.jobs("restart", KUBELET)]
     fails = [number for number, one in enumerate(run.steps) if one.effect.ended == "failed"]
     moved = run.before.process(KUBELET) and restarts and fails and min(restarts) > fails[0]
-    if moved and run.before.content(NATURE) != b"immovable":  # there the guard has let it leave
+    if moved and not (run.before.content(NATURE) or b"").startswith(
+        b"immovable"
+    ):  # there the guard has let it leave
         yield from _moved_needlessly(run)
+
+
+def _flag_lost(run: Run) -> bool:
+    """Whether a kubelet was started with our lines, and did not get our flag by them."""
+    starts = (one.after for one in run.jobs("restart", KUBELET) if DROP_IN in one.after.tree)
+    return any(process is not None and not process.link for process in map(_kubelet, starts))
+
+
+def _kubelet(moment: Moment) -> ProcessState | None:
+    return moment.process(KUBELET)
 
 
 def _rescued(run: Run) -> Iterator[str]:
@@ -387,15 +420,20 @@ def _moved_needlessly(run: Run) -> Iterator[str]:
 
 def _containers_keep(run: Run) -> Iterator[str]:
     now = {one.id: one for one in run.after.running}
+    gives_back = (
+        run.gives_back and not {"refusals", "ignores"} & parse_facts(run.before.content(FACTS)).keys()
+    )
     for one in run.before.running:
         found = now.get(one.id)
-        assert one.cgroup is not None
+        if one.cgroup is None:
+            continue  # nobody has found it
         if found is None or found.cgroup is None:
             yield f"{one.id} is gone"
         elif found.cgroup.has_less_than(one.cgroup):
             yield f"{one.id} has {found.cgroup}, not {one.cgroup}"
         elif (
             run.removes
+            and gives_back
             and run.ended == "changed"
             and not (found.cgroup.fits(one.asked or SHARES) and found.cgroup.cpus == "0-1")
         ):

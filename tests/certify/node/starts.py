@@ -11,34 +11,64 @@ from __future__ import annotations
 import itertools
 import json
 import random
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from math import inf
 from pathlib import Path
 
+from installer.errors import InstallerError
 from installer.host.kubelet_place import BASE_VARIABLE
 from installer.model import hold, paths
 from installer.model.event import silent
 from installer.model.host import ProcessState, UnitState
 from installer.node.adoption import OLD_CACHE
 from installer.node.reconcile import reconcile
-from installer.node.record import dump_record, load_record
+from installer.node.record import HEALTH_OWED, SOUND, dump_record, load_record
+from tests.certify.node.facts import HOSTS
+from tests.certify.node.kubelets import DROP_INS, KUBELETS
 from tests.certify.node.targets import (
+    ACCEPTING,
+    AGAIN,
     ASKING,
     ASKING_FOR_ALL,
     BAD,
     BAD_TAKEOVER,
+    BY_VARIABLE,
+    CONTROLLED,
+    DEFAULTS,
+    DESPITE,
+    ELSEWHERE_DROP_IN,
+    EMPTY,
+    EXEC_START,
     FORCED,
+    FORGETFUL,
     FORMERS,
     INSTALL,
+    INSTALLED,
+    LIVED,
+    NAMED,
+    NAMED_ANOTHER,
     NO_RESTART_LEFT,
+    ON_CPUS,
+    OTHER_UNIT,
+    OWN_SOCKETS,
     POLICY,
     RARE,
     REFUSING,
     REMOVAL,
+    REMOVAL_AS_IT_IS,
+    REMOVAL_FOR_NRI,
+    REMOVAL_OF_ALL,
+    REPAIR,
+    REPAIR_WITH_CONFIGS,
     REREAD,
+    SLOWER,
     TAKEOVER,
+    TAKEOVER_AT,
+    TAKEOVER_WITHOUT,
     UPGRADE,
+    USUAL_DROP_IN,
     WITHOUT_AGENT,
     Target,
     without_earlier,
@@ -95,6 +125,7 @@ _RECORDS: dict[str, dict[str, object]] = {
     "edited": {},
 }
 _OTHER_CACHE = b'{"Version": "9", "Pods": {}, "Containers": {}, "PolicyName": "topology-aware"}'
+_BROKEN_AGENT = {"Data": {"policy": "Active: nonsense\n"}}
 _AGENT = {"Data": {"policy": "Active: balloons\n"}}
 
 
@@ -165,6 +196,9 @@ def _fullest(
 
 _TWO, _ALL = ("containers", "two"), ("containers", "all kinds")
 _TAKES = (TAKEOVER, BAD_TAKEOVER, INSTALL, REMOVAL)
+_EVERY_KUBELET = (INSTALL, EXEC_START, NAMED, REMOVAL)
+_SOME_KUBELETS = ("no variable", "a script", "a shell's variable", "an unset variable")
+_MANAGED = ("an endpoint in its configuration", "managers in flags", "no cgroups of classes")
 _STARTS_IT = (INSTALL, POLICY, UPGRADE, BAD, REMOVAL)
 
 
@@ -188,6 +222,11 @@ _SICK: dict[str, tuple[Target, ...]] = {
     "ill behind it": (UPGRADE,),
     "flagless": (UPGRADE,),
     "fails": (UPGRADE,),
+    "takes": (UPGRADE, POLICY),
+    "blind": (POLICY,),
+    "unseeing": (POLICY,),
+    "long ill": (UPGRADE, REMOVAL),
+    "immovable and slow": (UPGRADE,),
 }
 TAKEOVERS: tuple[Start, ...] = tuple((("former", name),) for name in ("earlier", "packaged", "unused"))
 #: What is tried once: it needs a node of its own kind, or another proxy.
@@ -230,6 +269,38 @@ RARE_WAYS: dict[Start, tuple[Target, ...]] = {
     _nature("refuses", ("former", "forced")): (REREAD,),
     (("endpoint", "base"), _TWO): (*_STARTS_IT, REFUSING),
     (("endpoint", "base"), ("former", "nothing"), _TWO): (INSTALL, REFUSING),
+    **{(("former", name), _TWO): _EVERY_KUBELET for name in KUBELETS},
+    **{(("former", name),): (BY_VARIABLE, NAMED_ANOTHER) for name in _SOME_KUBELETS},
+    **{(("former", name),): (ACCEPTING,) for name in _MANAGED},
+    **{(("former", name), _TWO): (INSTALL, REMOVAL_FOR_NRI) for name in HOSTS},
+    (("former", "host: a kubelet that has been ill"),): (REMOVAL,),
+    (("former", "host: resctrl"),): (CONTROLLED,),
+    (("record", "owing"),): (INSTALL, UPGRADE, REMOVAL),
+    _nature("ill", ("record", "owing")): (INSTALL, UPGRADE),
+    _nature("long ill", ("record", "owing")): (INSTALL,),
+    _nature("ill behind it", ("record", "owing"), ("endpoint", "base")): (INSTALL,),
+    (("former", "throttled"), _TWO): (INSTALL, REMOVAL),
+    (("theirs", "a reset"),): (INSTALL, UPGRADE, REMOVAL),
+    (("theirs", "a reset"), ("fallback", "edited"), ("who", "nobody")): (INSTALL,),
+    (("originals", "missing"), ("binary", "absent")): (REPAIR,),
+    (("cache", "of a broken agent"), _TWO): (INSTALL, UPGRADE),
+    (("former", "host: gardener"),): (USUAL_DROP_IN,),
+    (("former", "host: few CPUs"),): (ON_CPUS,),
+    (("former", "nothing"), _TWO, ("link", "as it is")): (CONTROLLED,),
+    **{(("former", f"{name}{INSTALLED}"), _TWO): (POLICY, BAD, REMOVAL) for name in LIVED},
+    (("former", "installed"),): (
+        *(REPAIR, REPAIR_WITH_CONFIGS, FORGETFUL, DEFAULTS, EMPTY, EXEC_START, BY_VARIABLE, OWN_SOCKETS),
+        *(ELSEWHERE_DROP_IN, OTHER_UNIT, REMOVAL_OF_ALL, REMOVAL_FOR_NRI, CONTROLLED),
+    ),
+    (("former", "failed"),): (AGAIN, BAD, SLOWER),
+    (("former", "nothing"), ("binary", "ours")): (REPAIR, REMOVAL_OF_ALL),
+    (("former", "controlled"), _TWO): (INSTALL, BAD, REMOVAL),
+    (("pause", "yes"), ("containers", "two")): (DESPITE,),
+    (("containers", "two"), ("policy", "pins")): (REMOVAL_AS_IT_IS,),
+    (("originals", "missing"), ("record", "whole")): (REMOVAL_OF_ALL, REPAIR),
+    (("record", "damaged"), ("originals", "damaged")): (REMOVAL_OF_ALL,),
+    (("record", "of another machine"), ("containers", "two")): (REMOVAL_OF_ALL, REPAIR),
+    (("former", "earlier"), ("who", "nobody")): (TAKEOVER_WITHOUT, TAKEOVER_AT),
 }
 
 
@@ -240,7 +311,7 @@ class Ground:
         self.directory = directory
         self._made: dict[tuple[str, int], tuple[Moment, Tree]] = {}
         self._ours: Tree = {}
-        self._fresh: dict[Target, Tree] = {}
+        self._fresh: dict[tuple[Target, Callable[[], Tree]], Tree] = {}
 
     def begin(self, start: Start) -> tuple[Moment, Tree]:
         """The node of that start, and the disk as it was before us, if all that is said of it was there."""
@@ -258,12 +329,15 @@ class Ground:
         cache = given.get("cache", "")
         if cache and world.read(paths.PROXY_CACHE):
             content = {"missing": None, "torn": b'{"Ver', "of another version": _OTHER_CACHE}
-            agent = {**json.loads(world.read(paths.PROXY_CACHE) or b"{}"), "Cfg": _AGENT}
+            sent = _AGENT if cache == "of the agent" else _BROKEN_AGENT
+            agent = {**json.loads(world.read(paths.PROXY_CACHE) or b"{}"), "Cfg": sent}
             world.put(paths.PROXY_CACHE, content.get(cache, json.dumps(agent).encode()))
         for place in world.names(paths.OBJECTS) if given.get("originals", "whole") != "whole" else ():
             lost = given["originals"] == "missing"
             world.put(f"{paths.OBJECTS}/{place}", None if lost else b"damaged")
         self._units(world, given)
+        if "theirs" in given:
+            world.put(f"{DROP_INS}/95-theirs.conf", b"[Service]\nEnvironmentFile=\n")
         if "pause" in given:
             world.put(hold.PAUSE_FILE, b"ticket 4712\n")
         if "old cache" in given:
@@ -282,15 +356,17 @@ class Ground:
     def run(self, world: World, target: Target) -> None:
         reconcile(target.request(self.directory), world.fake.host, silent)
 
-    def fresh(self, target: Target) -> Tree:
-        """What an installation of that leaves on a node that had nothing."""
-        if target not in self._fresh:
+    def fresh(self, start: Start, target: Target) -> Tree:
+        """What an installation of that leaves on a node of that kind that had nothing."""
+        former = dict(start).get("former", "").removesuffix(INSTALLED)
+        bare = (KUBELETS | HOSTS).get(former, FORMERS["a clean node"].bare)
+        if (target, bare) not in self._fresh:
             root = self.directory / "fresh"
-            lay(FORMERS["a clean node"].bare(), root)
+            lay(bare(), root)
             world = World(root)
             self.run(world, replace(target, asks="", restarts_left=inf))
-            self._fresh[target] = world.tree
-        return self._fresh[target]
+            self._fresh[target, bare] = world.tree
+        return self._fresh[target, bare]
 
     def _former(self, name: str, containers: int) -> tuple[Moment, Tree]:
         if (name, containers) not in self._made:
@@ -299,7 +375,8 @@ class Ground:
             world = World(root, containers=containers)
             bare = dict(world.tree)
             for target in former.installed:
-                self.run(world, target)
+                with suppress(*(() if target.works else (InstallerError,))):
+                    self.run(world, target)
             if former.installed:
                 bare = without_earlier(bare)
             self._made[name, containers] = world.keep(), bare
@@ -354,7 +431,11 @@ class Ground:
         else:
             known = world.fake.identity
             record = load_record(world.fake.files, known.machine_id, known.hostname).record
-            world.put(paths.RECORD, dump_record(replace(record, machine_id="f" * 32)), 0o600)
+            if what == "owing":  # a run was killed before kubelet was healthy
+                record = replace(record, owed={HEALTH_OWED: SOUND})
+            else:
+                record = replace(record, machine_id="f" * 32)
+            world.put(paths.RECORD, dump_record(record), 0o600)
 
     def _units(self, world: World, given: Mapping[str, str]) -> None:
         """What other people have done with systemd."""

@@ -7,12 +7,14 @@ from dataclasses import dataclass, replace
 from hashlib import sha256
 from math import inf
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from installer.inputs.load import Request
-from installer.inputs.settings import KubeletSettings, ProxySettings, Settings
+from installer.inputs.settings import KubeletSettings, ProxySettings, RemovalSettings, Settings
 from installer.model import paths
 from installer.model.names import Mode
+from tests.certify.node.facts import HOSTS
+from tests.certify.node.kubelets import KUBELETS
 from tests.faults.disks.crash import Tree
 from tests.faults.disks.node import (
     BASE_ENVIRONMENT,
@@ -26,8 +28,13 @@ from tests.faults.disks.node import (
 
 _TOPOLOGY = "policy:\n  Active: topology-aware\n  ReservedResources:\n    cpu: 750m\n"
 _BALLOONS = "policy:\n  Active: balloons\n"
+_PODPOOLS = "policy:\n  Active: podpools\n  AvailableResources:\n    cpu: cpuset:5\n"
 _NONE = "policy:\n  Active: none\n"
 _FORCE = "policy:\n  Active: none\nlogger:\n  Debug: cache\n"
+_CONTROLS = (
+    "policy:\n  Active: none\nrdt: {partitions: {all: {classes: {gold: {l3Allocation: '60%'}}}}}\n"
+    "cpu: {classes: {turbo: {minFreq: 800000}}}\nblockio: {Classes: {slow: [{Weight: 80}]}}\n"
+)
 _EXTRA = 'EXTRA_OPTIONS="--metrics-interval 30s"\n'
 
 
@@ -45,6 +52,10 @@ class Target:
     agent: Literal["enabled", "disabled"] = "enabled"
     asks: str = ""
     restarts_left: float = inf
+    given: tuple[tuple[str, object], ...] = ()  # of the request
+    kubelet: tuple[tuple[str, object], ...] = ()  # of the settings' sections
+    proxy: tuple[tuple[str, object], ...] = ()
+    removal: tuple[tuple[str, object], ...] = ()
 
     @property
     def removes(self) -> bool:
@@ -62,12 +73,17 @@ class Target:
             for name, content in self.configs:
                 (configs / name).write_text(content)
         kubelet = KubeletSettings(settle_seconds=1, guard_seconds=self.guard_seconds)
+        kubelet = kubelet.model_copy(update=dict(self.kubelet))
         mode = Mode.REMOVE if self.removes else Mode.INSTALL
         existing: Literal["adopt", "refuse"] = "adopt" if self.adopts else "refuse"
         proxy = ProxySettings(existing_containers=existing, agent=self.agent)
-        settings = Settings(kubelet=kubelet, proxy=proxy)
+        proxy = proxy.model_copy(update=dict(self.proxy))
+        removal = RemovalSettings().model_copy(update=dict(self.removal))
+        settings = Settings(kubelet=kubelet, proxy=proxy, removal=removal)
         request = Request(mode, settings, made, configs, unattended=unattended, take_over=self.takes_over)
-        return replace(request, ask_first=self.asks, restarts_left=self.restarts_left)
+        request = replace(request, ask_first=self.asks, restarts_left=self.restarts_left)
+        given: dict[str, Any] = dict(self.given)
+        return replace(request, **given)
 
 
 INSTALL = Target("install")
@@ -85,6 +101,33 @@ ASKING = Target("asking", "two", asks="restarts")
 ASKING_FOR_ALL = Target("asking for all", "two", asks="all")
 NO_RESTART_LEFT = Target("no restart left", "two", restarts_left=0)
 REMOVAL = Target("removal", None)
+REPAIR = Target("repair", given=(("payload", None), ("configs", None)))
+REPAIR_WITH_CONFIGS = Target("repair with configs", given=(("payload", None),))
+FORGETFUL = Target("without its configs", given=(("configs", None),))
+DEFAULTS = Target("default configs", configs=(), given=(("default_configs", True),))
+EMPTY = Target("an empty directory of configs", configs=())
+AGAIN = Target("again", "three", works=False, given=(("retry", True),))
+SLOWER = Target("other deadlines", "three", works=False, proxy=(("start_timeout_seconds", 30),))
+REMOVAL_OF_ALL = Target("removal without a record", None, given=(("without_record", True),))
+REMOVAL_FOR_NRI = Target("removal for NRI", None, removal=(("successor", "nri"),))
+REMOVAL_AS_IT_IS = Target("removal that resets nothing", None, removal=(("reset_pinning", False),))
+EXEC_START = Target("by its line", kubelet=(("strategy", "exec-start"),))
+BY_VARIABLE = Target("by a variable", kubelet=(("strategy", "environment"),))
+NAMED = Target("by a named variable", kubelet=(("variable", "KUBELET_EXTRA_ARGS"),))
+NAMED_ANOTHER = Target("by another variable", kubelet=(("variable", "KUBELET_MORE_ARGS"),))
+OWN_SOCKETS = Target("with its own sockets", proxy=(("agent_sockets", "own"),))
+AT_AN_ENDPOINT = Target("at an endpoint", proxy=(("runtime_endpoint", RUNTIME),))
+ACCEPTING = Target(
+    "accepting", given=(("accept_pending", True),), kubelet=(("accept_static_managers", True),)
+)
+DESPITE = Target("despite a pause", given=(("despite_pause", True),))
+ELSEWHERE_DROP_IN = Target("in another directory", kubelet=(("drop_in_directory", paths.CONTROL_UNITS),))
+USUAL_DROP_IN = Target("in the usual directory", kubelet=(("drop_in_directory", paths.USUAL_UNITS),))
+ON_CPUS = Target("on some CPUs", configs=(("fallback.cfg", _PODPOOLS),))
+OTHER_UNIT = Target("of another unit", None, kubelet=(("unit", "other.service"),))
+CONTROLLED = Target("with controls", configs=(("fallback.cfg", _CONTROLS),))
+TAKEOVER_WITHOUT = replace(TAKEOVER, name="takeover without configs", given=(("configs", None),))
+TAKEOVER_AT = replace(TAKEOVER, name="takeover at an endpoint", proxy=(("runtime_endpoint", RUNTIME),))
 TARGETS = (INSTALL, POLICY, FORCED, UPGRADE, BAD, REMOVAL)
 
 
@@ -118,11 +161,37 @@ def unused_node() -> Tree:
 
 #: Of which not every start is tried.
 RARE = {
+    **{name: Former(bare) for name, bare in {**KUBELETS, **HOSTS}.items()},
     "earlier": Former(earlier_node),
     "packaged": Former(packaged_node),
     "unused": Former(unused_node),
+    "failed": Former(bare_node, (INSTALL, BAD)),
+    "throttled": Former(HOSTS["host: containers with throttles"], (CONTROLLED,)),
+    "controlled": Former(HOSTS["host: resctrl"], (CONTROLLED,)),
     "taken over": Former(earlier_node, (TAKEOVER,)),
 }
+
+LIVED = (
+    "host: a kubelet that has been well",
+    "host: a container without a cgroup",
+    "host: a runtime that refuses",
+    "host: a runtime that ignores",
+    "host: leftovers",
+    "host: a container with too little",
+    "host: containers through the proxy",
+    "host: containers with throttles",
+    "host: resctrl",
+    "host: gardener",
+    "host: assigned CPUs",
+    "no variable",
+    "a script",
+    "a shell's variable",
+    "a shell's arguments",
+    "variables in its unit",
+)
+"""Of these, also nodes with an installation are tried."""
+INSTALLED = ", installed"
+RARE |= {f"{name}{INSTALLED}": Former(RARE[name].bare, (INSTALL,)) for name in LIVED}
 
 
 def without_earlier(disk: Tree) -> Tree:

@@ -7,6 +7,7 @@ run: a start of the proxy takes from those that it does not know, as the real on
 from __future__ import annotations
 
 import errno
+import itertools
 import json
 import os
 import posixpath
@@ -20,11 +21,13 @@ from functools import cache
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 from installer.errors import SystemdError
 from installer.host.disk import Kernel
 from installer.host.kubelet_place import BASE_VARIABLE
 from installer.host.ports import KnownDigest, RuntimeStatus, Unwritable
+from installer.inputs.systemd_syntax import parse_unit
 from installer.model import paths
 from installer.model.containers import CgroupState, CpuResources, ReadyPod, weights_of
 from installer.model.host import (
@@ -35,11 +38,16 @@ from installer.model.host import (
     RunningContainer,
     UnitDetail,
     UnitState,
+    UnitText,
+    UnstartedContainer,
 )
 from installer.model.paths import link_of, same_endpoint
 from installer.model.proxy import POLICIES, Repinning
+from tests.certify.node.facts import FACTS, parse_facts
+from tests.certify.node.kubelets import DROP_INS, LoadedUnit, command_line, load_unit
 from tests.faults.disks.crash import Entry, Tree, build, read_tree
 from tests.faults.disks.node import (
+    BASE_UNIT,
     BREAKS,
     COMMAND,
     DROP_IN,
@@ -51,12 +59,12 @@ from tests.faults.disks.node import (
     NodeSystemd,
 )
 from tests.faults.disks.recorder import Operation, Recorder, Verb
-from tests.lib.fakes import CONTAINERD, failed, timed_out, updated
+from tests.lib.fakes import CONTAINERD, FakeProcesses, failed, timed_out, updated
 
 ELSEWHERE = "unix:///run/somewhere/else.sock"
 SHARES = 524
 _PROXY_ENVIRONMENT = f"{paths.OUR_RUNTIME}/proxy.env"
-_FREE = CgroupState("0-1", "0", "0-1", "0", shares=SHARES)
+_FREE = CgroupState("0-1", "0-1", "0-1", "0-1", shares=SHARES)
 _CREATION: dict[str, int | str] = {"cpu_shares": SHARES}
 _LIMITS = {"memory_limit_in_bytes": 1 << 28, "cpu_quota": 50_000, "cpu_period": 100_000}
 _RESIZED = 700
@@ -81,7 +89,7 @@ _FULL = {
     "/run full": ("/run", errno.ENOSPC),
 }
 _FAILURES = 2  # starts of kubelet on the relay that the guard lets fail
-SLOW = {b"slow": 14.0, b"too slow": 400.0}  # seconds
+SLOW = {b"slow": 14.0, b"too slow": 400.0, b"immovable and slow": 400.0}  # seconds
 _ACTIVE = re.compile(rb"^ *Active: *([a-z-]+)", re.MULTILINE)
 
 
@@ -132,6 +140,7 @@ class Moment:
     loaded: Mapping[str, Read] = field(default_factory=dict)  # what systemd has loaded each unit from
     answers: Mapping[int, float] = field(default_factory=dict)  # from when on each process does
     dialled: Mapping[int, tuple[str, str]] = field(default_factory=dict)  # see FakeConnections
+    kubelet: LoadedUnit | None = None
 
     def process(self, unit: str) -> ProcessState | None:
         return self.processes.get(self.units[unit].main_pid) if unit in self.units else None
@@ -187,7 +196,8 @@ class _Files(NodeFiles):
         if entry is None:
             return None
         kind = {"d": stat.S_IFDIR, "l": stat.S_IFLNK, "f": stat.S_IFREG}[entry.kind]
-        return os.stat_result((kind | entry.mode, 0, 0, 1, 0, 0, len(entry.content), 0, 0, 0))
+        number = crc32((self.world.real(path) if follow else path).encode())
+        return os.stat_result((kind | entry.mode, number, 0, 1, 0, 0, len(entry.content), 0, 0, 0))
 
     def state(self, path: str, known: KnownDigest | None = None) -> FileState:
         if self.world.depth:
@@ -207,13 +217,22 @@ class _Files(NodeFiles):
         return self.world.names(path)
 
     def exposed(self, path: str) -> dict[str, str]:
-        return {}
+        found: dict[str, str] = self.world.facts.get("exposed", {})
+        return {directory: why for directory, why in found.items() if f"{path}/".startswith(f"{directory}/")}
 
     def free_bytes(self, path: str) -> int:
-        return 1 << 40
+        free: dict[str, int] = self.world.facts.get("free", {})
+        return free.get(path, 1 << 40)
 
     def unwritable(self, directory: str, *, programs: bool = False) -> Unwritable | None:
-        return None
+        found: dict[str, str] = self.world.facts.get("unwritable", {})
+        return Unwritable(found[directory]) if directory in found else None
+
+    def seal(self, directory: str) -> str:
+        why: str | None = self.world.facts.get("seals")
+        if why == "":
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS), directory)
+        return why or super().seal(directory)
 
 
 @cache
@@ -226,6 +245,17 @@ def _state(entry: Entry) -> FileState:
     if entry.kind == "l":
         return FileState(Kind.SYMLINK, 0o777, 0, 0, target=entry.target)
     return FileState(Kind.DIRECTORY, entry.mode)
+
+
+class _Processes(FakeProcesses):
+    """Those that the world began with are older."""
+
+    age = 0.0
+    before: frozenset[int] = frozenset()
+
+    def get(self, pid: int) -> ProcessState | None:
+        found = super().get(pid)
+        return replace(found, age=self.age) if found is not None and pid in self.before else found
 
 
 class World(Node):
@@ -242,11 +272,14 @@ class World(Node):
         self.started_from: dict[int, Read] = {}
         self.answers: dict[int, float] = {}
         self.boots = False
+        self.kubelet = moment.kubelet if moment is not None else None  # as systemd has loaded it
         self.struck = ""
         """What is in trouble now, in a word: see `troubles`."""
         self.runtime_died = False  # for the rest of a run, or until the next start of the proxy
         self._moment = moment
         self._containers = containers
+        place = root / FACTS[1:]
+        self.facts: dict[str, Any] = parse_facts(place.read_bytes() if place.exists() else None)
         self._names: dict[str, list[str]] = {}
         self._names_of: Tree | None = None
         self.depth = 1  # until the tree is known
@@ -257,15 +290,31 @@ class World(Node):
         self.fake.cri.sockets = {RUNTIME: self._runtime, paths.RELAY_ENDPOINT: self._answer}
         self.fake.validator.on_see = self._see_containers
         self.systemd.on_kill = self._signalled
-        self.fake.connections.permitted = self.read(NATURE) != b"immovable"
+        self.fake.connections.permitted = not (self.read(NATURE) or b"").startswith(b"immovable")
         files.fail = self._fail
         if moment is not None:
             self.fake.clock.time = moment.time
             self.fake.connections.dialled = dict(moment.dialled)
         self.tree = read_tree(root) if moment is None else moment.tree
+        self._believe()
         self._kept = moment is not None
         self.depth = 0
         self.traces = True
+
+    def _believe(self) -> None:
+        """What the ports say on a host of another kind."""
+        fake, facts = self.fake, self.facts
+        given = {name: facts[name] for name in ("architecture", "cpus") if name in facts}
+        fake.identity = replace(fake.identity, **given)
+        fake.kubelets = {"/usr/bin/kubelet": facts.get("kubelet", "")}
+        processes = _Processes(fake.processes.processes)
+        age = 1000 if self.read(NATURE) == b"long ill" else facts.get("age", 0)
+        processes.age, processes.before = float(age), frozenset(processes.processes)
+        fake.processes = fake.connections.processes = processes
+        fake.healthz.foreign = bool(facts.get("foreign"))
+        fake.lock.holder = facts.get("holder", "")
+        fake.cri.refusals, fake.cri.ignores = facts.get("refusals", {}), bool(facts.get("ignores"))
+        fake.cri.created = tuple(UnstartedContainer(*one) for one in facts.get("unstarted", ()))
 
     def _make_systemd(self, kernel: Kernel) -> NodeSystemd:
         return _Systemd(self, kernel)
@@ -298,7 +347,7 @@ class World(Node):
         return None
 
     def names(self, directory: str) -> tuple[str, ...]:
-        place, known = self._real(directory), self._names
+        place, known = self.real(directory), self._names
         if self._names_of is not self.tree:
             known.clear()
             for path in self.tree:
@@ -307,7 +356,7 @@ class World(Node):
             self._names_of = self.tree
         return tuple(sorted(known.get(place, ())))
 
-    def _real(self, directory: str) -> str:
+    def real(self, directory: str) -> str:
         """Its path without links, as far as it exists."""
         for _ in range(20):
             names = directory.rstrip("/").split("/")
@@ -331,7 +380,10 @@ class World(Node):
             (run / "containerd/containerd.sock").touch()
             self._set_running([])
             self._start_units()
-            self._set_running(map(stranger, names))
+            strangers = list(map(stranger, names))
+            if "low" in self.facts and strangers:
+                strangers[0] = replace(strangers[0], cgroup=replace(_FREE, shares=2))
+            self._set_running(strangers)
             if self.on_relay:
                 self._see(self._policy(), everyone=True)
         else:
@@ -366,9 +418,18 @@ class World(Node):
             self.systemd.restart(KUBELET, 0)
 
     def _set_running(self, containers: Iterable[RunningContainer]) -> None:
-        cri = self.fake.cri
-        cri.running = tuple(containers)
-        cri.ready_pods = {f"pod-{one.id}": ReadyPod(f"ns/{one.id}", 0.0) for one in cri.running}
+        cri, scaled = self.fake.cri, bool(self.facts.get("autoscaled"))
+        cri.running = tuple(map(self._as_reported, containers))
+        cri.ready_pods = {f"pod-{one.id}": ReadyPod(f"ns/{one.id}", 0.0, scaled) for one in cri.running}
+
+    def _as_reported(self, one: RunningContainer) -> RunningContainer:
+        facts = self.facts
+        given: dict[str, Any] = {name: facts[name] for name in ("creation", "created") if name in facts}
+        if "cgroup" in facts and one.id == "c0":
+            given["cgroup"] = None
+        if "blkio" in facts and one.cgroup is not None:
+            given["cgroup"] = replace(one.cgroup, blkio=facts["blkio"])
+        return replace(one, through_proxy=bool(facts.get("through")), **given)
 
     def create_container(self, name: str) -> None:
         if all(one.id != name for one in self.fake.cri.running):
@@ -396,6 +457,7 @@ class World(Node):
             dict(self._loaded()),
             {pid: time for pid, time in self.answers.items() if pid in alive},
             {pid: where for pid, where in self.fake.connections.dialled.items() if pid in alive},
+            self.kubelet,
         )
 
     def did(self, effect: Effect) -> None:
@@ -448,6 +510,12 @@ class World(Node):
             self.depth -= 1
         self.refresh()
 
+    def reload(self) -> None:
+        """Somebody's daemon-reload."""
+        self.depth += 1
+        self.systemd.daemon_reload(0)
+        self.depth -= 1
+
     def _fail(self, method: str, path: str) -> None:
         """A disk that takes nothing more."""
         if self.depth or self.struck not in _FULL:
@@ -466,7 +534,11 @@ class World(Node):
 
     def kubelet_healthy(self) -> bool:
         nature = self.read(NATURE)
-        if self.struck == "ill" or nature == b"ill" or (nature == b"ill behind it" and self.on_relay):
+        if (
+            self.struck == "ill"
+            or nature in (b"ill", b"long ill")
+            or (nature == b"ill behind it" and self.on_relay)
+        ):
             return False
         return self.process(KUBELET) is not None and (self.proxy_answers or not self.on_relay)
 
@@ -474,7 +546,8 @@ class World(Node):
         nature = self.read(NATURE)
         if nature == b"no runtime" or self.runtime_died or self.struck == "runtime":
             return "connection refused"
-        return CONTAINERD._replace(ready=False, reason="it loads") if nature == b"not ready" else CONTAINERD
+        who = CONTAINERD._replace(extras=tuple(self.facts.get("extras", ())))
+        return who._replace(ready=False, reason="it loads") if nature == b"not ready" else who
 
     def on_relay_by_link(self, variables: Mapping[str, str]) -> bool:
         """Whether a kubelet with these variables is about to start on the relay."""
@@ -505,28 +578,35 @@ class World(Node):
         self.fake.journal.say(unit, "I: successfully switched to new configuration")
 
     def _see_containers(self, _state: Path) -> str:
-        self._see("none", everyone=False)
-        return ""
+        nature = self.read(NATURE)
+        if nature not in (b"blind", b"unseeing"):
+            self._see("none", everyone=False)
+        return "it cannot list them" if nature == b"blind" else ""
 
     def _see(self, policy: str, *, everyone: bool) -> None:
         """The proxy lists what runs, and writes its cache. `everyone`: it was created through it."""
         cache = self._cache()
         known = {entry["ID"]: entry for entry in cache.get("Containers", {}).values()}
         takes = POLICIES[policy].takes
+        newer = policy == "balloons" or b"# two" in (self.read(paths.BINARY) or b"")
+        takes_all = newer and self.read(NATURE) == b"takes"
         entries, running = {}, []
         for one in self.fake.cri.running:
             entry = known.get(one.id) or {"ID": one.id, "PodID": f"pod-{one.id}", "State": 1}
             given = dict(entry.get("LinuxReq") or {})
             now = one.cgroup
-            assert now is not None
             if everyone:
                 shares = given["cpu_shares"] = one.asked or SHARES
                 entry = {**entry, "Resources": {"requests": {"cpu": f"{-(-shares * 1000 // 1024)}m"}}}
             if takes is not Repinning.NOTHING:
                 given["cpuset_cpus"] = "0"
-                now = replace(now, cpus="0")
+                weight = 0
                 if takes is Repinning.CPUS_AND_WEIGHT:
-                    now = updated(now, CpuResources(shares=int(given.setdefault("cpu_shares", 2))))
+                    weight = int(given.setdefault("cpu_shares", 2))
+                if takes_all and one.id == "c0":  # it has no room for it
+                    weight = 2
+                if now is not None:
+                    now = updated(replace(now, cpus="0", mems="0"), CpuResources(shares=weight))
             entries[f"uid-{one.id}:{one.id}"] = {**entry, "LinuxReq": given or None}
             running.append(replace(one, cgroup=now))
         pods = {f"pod-{one.id}": {"ID": f"pod-{one.id}", "UID": f"uid-{one.id}"} for one in running}
@@ -633,6 +713,9 @@ class _Systemd(NodeSystemd):
 
     def unit(self, name: str) -> UnitState:
         unit = super().unit(name)
+        if name not in self.on_disk:  # of somebody
+            there = self._world.read(f"/etc/systemd/system/{name}") is not None
+            return replace(unit, load_state="loaded") if there else unit
         if name not in self.loaded:
             self._note_loaded(name)
         if not unit.exists or self.loaded[name] == self._files_of(unit):
@@ -679,19 +762,44 @@ class _Systemd(NodeSystemd):
         return super()._load_proxy(unit)
 
     def _load_kubelet(self, unit: UnitState) -> UnitState:
-        loaded = super()._load_kubelet(unit)
-        there = self._node.fake.files.state(loaded.fragment_path)
-        if there.kind is Kind.SYMLINK and there.target == MASK:
-            return replace(loaded, load_state="masked", environment=(), drop_in_paths=())
+        world = self._world
+        there = world.fake.files.state(BASE_UNIT)
         if there.kind is Kind.ABSENT:
             return UnitState(KUBELET, "not-found")
-        return loaded
+        texts = [(path, text) for path in self._drop_ins() if (text := world.read(path)) is not None]
+        loaded = load_unit([(BASE_UNIT, world.read(BASE_UNIT) or b""), *texts])
+        unit = replace(unit, load_state="loaded", unit_file_state="enabled", fragment_path=BASE_UNIT)
+        if there.kind is Kind.SYMLINK and there.target == MASK:
+            return replace(unit, load_state="masked", environment=(), drop_in_paths=())
+        unit = replace(unit, load_state=world.facts.get("load_state", "loaded"))
+        self.details[KUBELET], world.kubelet = loaded.detail, loaded
+        return replace(unit, environment=loaded.environment, drop_in_paths=tuple(path for path, _ in texts))
+
+    def _drop_ins(self) -> list[str]:
+        """Of two with the same name, the one in the first directory counts."""
+        found: dict[str, str] = {}
+        for directory in (f"{paths.CONTROL_UNITS}/{KUBELET}.d", DROP_INS):
+            for name in self._world.fake.files.list(directory):
+                if name.endswith(".conf"):
+                    found.setdefault(name, f"{directory}/{name}")
+        return [found[name] for name in sorted(found)]
+
+    def related(self, name: str, kind: str) -> tuple[str, ...]:
+        """As the files say."""
+        super().related(name, kind)
+        if name == KUBELET:
+            names = [BASE_UNIT, *self.unit(KUBELET).drop_in_paths]
+        else:
+            names = [f"/etc/systemd/system/{name}"]
+        texts = [UnitText(path, (self._world.read(path) or b"").decode("utf-8", "replace")) for path in names]
+        lines = [line for text in texts for line in parse_unit(text)]
+        found = [line.value.split() for line in lines if (line.section, line.key) == ("Unit", kind)]
+        return (*itertools.chain.from_iterable(found), *((name,) if kind == "Names" else ()))
 
     def _proxy_job(self, method: str, unit: UnitState) -> tuple[str, UnitState]:
         world = self._world
         if method == "stop":
-            if world.read(f"{paths.OUR_RUNTIME}/proxy-start-ours") != b"ours\n":
-                self.leave()
+            self.leave()  # an announcement alone does not tell, says the guard
             return self._succeed(method, unit)
         text = world.read(unit.fragment_path) or b""
         (world.fake.root / paths.PROXY_PID_FILE[1:]).unlink(missing_ok=True)
@@ -737,22 +845,29 @@ class _Systemd(NodeSystemd):
             return self._succeed(method, unit)
         world, unit = self._world, self.started(unit)
         detail = self.detail(KUBELET)
-        variables: dict[str, str] = {}
+        assert world.kubelet is not None
+        variables = world.kubelet.variables()
         for path, _optional in detail.environment_files:
             if path != paths.KUBELET_COMPOSED:
                 variables |= world.variables(path)
-        argv = (*COMMAND, *variables.get("KUBELET_EXTRA_ARGS", "").split())
         guard = (world.read(paths.GUARD) or b"").startswith(b"#!/bin/sh\n")
         nature = world.read(NATURE)
         if nature == b"lost" and not world.boots:
             raise SystemdError(f"restart {KUBELET}: the bus is away", lost=True)
         if detail.exec_start_pre and guard and world.start_of_kubelet(variables):
-            argv = argv if nature == b"flagless" else (*argv, variables["CRI_RESMGR_GUARD_FLAG"])
+            name, flag = variables["CRI_RESMGR_GUARD_VARIABLE"], variables["CRI_RESMGR_GUARD_FLAG"]
+            if nature != b"flagless":
+                variables |= {name: f"{variables.get(name, '')} {flag}".strip()}
             if nature == b"fails" and world.on_relay_by_link(variables):
                 failures = int(world.read(paths.RELAY_FAILURES) or 0) + 1
                 (world.fake.root / paths.RELAY_FAILURES[1:]).write_text(f"{failures}\n")
                 return "failed", replace(failed(unit), active_state="activating", sub_state="auto-restart")
-        world.fake.processes.processes[unit.main_pid] = ProcessState(unit.main_pid, argv, variables)
+        try:
+            argv = command_line(world.kubelet, variables, world.read)
+        except ValueError:  # it runs since before somebody broke that line
+            argv = COMMAND
+        exe = next((word for word in argv[:1] if word.startswith("/")), "")
+        world.fake.processes.processes[unit.main_pid] = ProcessState(unit.main_pid, argv, variables, exe)
         return "done", unit
 
 

@@ -334,7 +334,7 @@ class NodeSystemd(FakeSystemd):
         """What the guard does when the proxy is stopped by order."""
         variables = self._node.variables(paths.KUBELET_ENVIRONMENT)
         link = link_of(variables.get("CRI_RESMGR_GUARD_FLAG", "").partition("=")[2])
-        if link and self._node.fake.files.state(link).target == paths.RELAY_SOCKET:
+        if link and self._node.fake.files.state(link).target.endswith("cri-resmgr/cri-resmgr.sock"):
             self.point(link, variables[BASE_VARIABLE])
             (self._node.fake.root / paths.CONTAINERS_UNKNOWN[1:]).touch()
 
