@@ -2,15 +2,23 @@
 
 The kernel lists the connected unix sockets of a network namespace with their peers (sock_diag(7)). To end a
 connection of another process, its socket is taken (pidfd_getfd(2), Linux 5.6) and shut down: both ends see
-the end of the connection, as if the peer had died.
+the end of the connection, as if the peer had died, and each call in flight fails.
+
+gRPC has a milder way: a server that wants to end a connection sends GOAWAY (RFC 9113, 6.8). The client makes
+its next call on a new connection, and closes the old one when the calls in flight have been answered. Such
+a frame is written into the server's end here. Frames must not mix, so only an idle connection gets one: a
+server of gRPC writes whole frames, unless an answer is longer than its buffer.
 """
 
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import socket
 import struct
+import termios
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -67,6 +75,31 @@ class HostConnections:
         except OSError as error:
             raise _refused(f"end connections of process {pid}", error) from error
         return count
+
+    def drain(self, pid: int, endpoint: str) -> frozenset[int]:
+        """See the port."""
+        here, path, asked = pid_here(self._root, pid), normalise_endpoint(endpoint), set[int]()
+        if not here:
+            return frozenset()
+        try:
+            peers = {inode: peer for inode, _name, peer in _connected(self._root, pid)}
+            with _owned(_call(_PIDFD_OPEN, here, 0)) as process:
+                for descriptor, inode in _sockets(self._root, pid).items():
+                    with suppress(_Closed, OSError), _taken(process, descriptor) as connection:
+                        if _leads_to(connection, path) and _say_goodbye(connection, peers.get(inode, 0)):
+                            asked.add(inode)
+        except ProcessLookupError:
+            pass
+        except OSError as error:
+            raise _refused(f"reach connections of process {pid}", error) from error
+        return frozenset(asked)
+
+    def has(self, pid: int, sockets: frozenset[int]) -> bool:
+        """See the port."""
+        try:
+            return not sockets.isdisjoint(_sockets(self._root, pid).values())
+        except OSError as error:
+            raise _refused(f"see the connections of process {pid}", error) from error
 
 
 class _Closed(Exception):
@@ -127,19 +160,50 @@ def _taken(process: int, descriptor: int) -> socket.socket:
         raise _Closed from None
 
 
-def _end(connection: socket.socket, path: str) -> bool:
-    """Shut the connection down if it leads to that path. It has a peer also before a frozen listener has
-    accepted it."""
+def _leads_to(connection: socket.socket, path: str) -> bool:
+    """It has a peer also before a frozen listener has accepted it. Raises OSError if it is not connected."""
     if connection.family != socket.AF_UNIX:
         return False
+    peer = connection.getpeername()
+    return isinstance(peer, str) and normalise_endpoint(peer) == path
+
+
+def _end(connection: socket.socket, path: str) -> bool:
+    """Shut the connection down if it leads to that path."""
     try:
-        peer = connection.getpeername()
-        if not isinstance(peer, str) or normalise_endpoint(peer) != path:
+        if not _leads_to(connection, path):
             return False
         connection.shutdown(socket.SHUT_RDWR)
     except OSError:  # it is not connected, or has ended
         return False
     return True
+
+
+# -- draining -------------------------------------------------------------------------
+
+#: A frame of HTTP/2: 8 bytes of type GOAWAY, on stream 0: the last stream that there can be, and NO_ERROR.
+_GOAWAY = struct.pack("!BHBBIII", 0, 8, 7, 0, 0, 0x7FFFFFFF, 0)
+_LOOKS, _LOOK_EACH = 20, 0.005  # for an instant at which nothing is on its way
+
+
+def _say_goodbye(connection: socket.socket, peer: int) -> bool:
+    """Write GOAWAY into the server's end, whose inode is `peer`; False if that cannot be reached or is never
+    idle. `connection` is the client's end, which knows its server: who had called listen(2)."""
+    server = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[0]
+    descriptor = next((own for own, inode in _sockets(Path("/"), server).items() if inode == peer), -1)
+    if not peer or descriptor < 0:
+        return False
+    with _owned(_call(_PIDFD_OPEN, server, 0)) as process, _taken(process, descriptor) as end:
+        for _ in range(_LOOKS):
+            time.sleep(_LOOK_EACH)
+            if not (_waiting(connection, termios.FIONREAD) or _waiting(end, termios.TIOCOUTQ)):
+                return end.send(_GOAWAY, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL) == len(_GOAWAY)
+    return False
+
+
+def _waiting(end: socket.socket, which: int) -> int:
+    """How many bytes nobody has read yet: of those that it has received, or has sent."""
+    return int(struct.unpack("i", fcntl.ioctl(end, which, bytes(4)))[0])
 
 
 # -- seeing: linux/netlink.h, linux/sock_diag.h, linux/unix_diag.h ---------------------

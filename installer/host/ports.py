@@ -154,8 +154,8 @@ class Files(Protocol):
 
 
 class Connections(Protocol):
-    """A process's connections to unix sockets. Both raise UnservableHostError if the kernel has no such call
-    or does not permit it."""
+    """A process's connections to unix sockets. Each method but `may_cut` raises UnservableHostError if the
+    kernel has no such call or does not permit it."""
 
     def peers(self, pid: int) -> tuple[str, ...]:
         """The names that the other ends are bound to, one for each accepted connection of the process. Empty
@@ -168,6 +168,15 @@ class Connections(Protocol):
 
     def cut(self, pid: int, endpoint: str) -> int:
         """End the process's connections to the socket that is bound to this path; return how many."""
+        ...
+
+    def drain(self, pid: int, endpoint: str) -> frozenset[int]:
+        """Ask the process, a client of gRPC, to make no further call on its connections to that socket: it
+        closes each as soon as it has its answers. Returns the inodes of those for which that was possible."""
+        ...
+
+    def has(self, pid: int, sockets: frozenset[int]) -> bool:
+        """Whether the process still has one of these open."""
         ...
 
 

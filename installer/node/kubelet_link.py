@@ -2,13 +2,14 @@
 
 Kubelet gets the path of a link as its endpoint, once and for all. Its CRI client dials that path anew
 whenever a connection ends, and connect(2) follows links. So to move kubelet, the link is renamed over and
-kubelet's connections to the other socket are ended: its calls fail for a moment, it goes on living, and with
-it every exec, log stream and readiness of its pods.
+kubelet's connections to the other socket are ended, after the calls in flight. Kubelet goes on living, and
+with it every exec, log stream and readiness of its pods.
 """
 
 from __future__ import annotations
 
 import posixpath
+from collections.abc import Mapping
 from contextlib import suppress
 
 from installer.errors import InstallerError, StepFailedError
@@ -20,6 +21,9 @@ from installer.model.host import Kind, KubeletSnapshot, UnitState
 from installer.model.limits import HURRIED_SECONDS
 from installer.model.paths import RELAY_ENDPOINT, normalise_endpoint, same_endpoint
 
+#: Seconds for calls in flight. One that stops a container takes its grace period, 30 s by default. If it
+#: fails, and the next call on the other endpoint does not, kubelet kills the pod at once.
+_ANSWERED = 35.0
 _TAKEN_UP = 5.0  # seconds that kubelet may take to connect anew: it backs off for up to 3 s
 _POLL = 0.05
 
@@ -52,15 +56,22 @@ def forget_unknown(host: Host, unit: str) -> None:
 
 def move(host: Host, unit: str, endpoint: str) -> None:
     """Move kubelet to one of its two endpoints, and wait until it is there, whoever else moves or restarts it
-    meanwhile. It may be there already.
+    meanwhile. It may be there already. Its next call goes there at once; those in flight are waited for, if
+    anybody answers them.
 
     Raises StepFailedError, OSError, UnservableHostError.
     """
-    relay, deadline = same_endpoint(endpoint, RELAY_ENDPOINT), host.clock.monotonic() + _TAKEN_UP
-    marked = False
-    while not is_there(kubelet := read_kubelet(host, host.systemd.unit(unit)), endpoint):
-        process = kubelet.process
-        if host.clock.monotonic() > deadline:
+    relay, now = same_endpoint(endpoint, RELAY_ENDPOINT), host.clock.monotonic()
+    cut_at, deadline, marked, drained = now + _ANSWERED, now + _TAKEN_UP, False, dict[int, frozenset[int]]()
+    while True:
+        kubelet = read_kubelet(host, host.systemd.unit(unit))
+        process, now = kubelet.process, host.clock.monotonic()
+        draining = process is not None and _is_draining(host, process.pid, drained)
+        if is_there(kubelet, endpoint) and not draining:
+            return
+        if draining and now < cut_at:
+            deadline = now + _TAKEN_UP
+        if now > deadline:
             why = "it does not connect" if kubelet.linked else "it has not been started with our link"
             raise StepFailedError(f"{unit}: it does not take up {endpoint}: {why}", interfered=True)
         if process is not None and kubelet.linked:
@@ -74,9 +85,19 @@ def move(host: Host, unit: str, endpoint: str) -> None:
                 if host.files.state(process.link).kind is Kind.DIRECTORY:
                     host.files.remove_tree(process.link)
                 host.files.link(process.link, normalise_endpoint(endpoint))
-            host.connections.cut(process.pid, kubelet.base if relay else RELAY_ENDPOINT)
+            left = kubelet.base if relay else RELAY_ENDPOINT
+            if process.pid not in drained:
+                drained[process.pid] = host.connections.drain(process.pid, left)
+                if not host.cri.answers(left, HURRIED_SECONDS):
+                    cut_at = now
+            elif not draining or now >= cut_at:
+                host.connections.cut(process.pid, left)
             marked = True
         host.clock.sleep(_POLL)
+
+
+def _is_draining(host: Host, pid: int, drained: Mapping[int, frozenset[int]]) -> bool:
+    return bool(drained.get(pid)) and host.connections.has(pid, drained[pid])
 
 
 def is_there(kubelet: KubeletSnapshot, endpoint: str) -> bool:

@@ -100,9 +100,11 @@ def leaves_to(snapshot: HostSnapshot, changes: Changes) -> str:
 
 
 def base_of(snapshot: HostSnapshot) -> str:
-    """Kubelet's base endpoint if its link can take it there, and does not do so already."""
+    """Kubelet's base endpoint if its link can take it there, and does not do so already. Empty also if the
+    relay answers: then kubelet has until its restart, which no call that stops a container is lost by."""
     kubelet = snapshot.kubelet
-    return f"unix://{kubelet.base}" if kubelet.moves and not kubelet.is_at(kubelet.base) else ""
+    moves = kubelet.moves and not (kubelet.is_at(kubelet.base) or snapshot.proxy.relay_answers)
+    return f"unix://{kubelet.base}" if moves else ""
 
 
 class _Builder:

@@ -17,6 +17,7 @@ from threading import Event, Thread
 
 import pytest
 
+from installer.host.connections import HostConnections
 from installer.model import paths
 from tests.cluster.registry import PULLED, serve_slowly
 from tests.cluster.steps import (
@@ -33,6 +34,7 @@ from tests.cluster.steps import (
 from tests.cluster.watch import Watch
 from tests.cluster.world import BROKEN, NEW, NONE, Cluster, KubeNode, Object
 from tests.host.node import PROXY
+from tests.lib.throwaway.kubelet import UNIT
 
 #: Of a fleet's rules this is not about.
 VALUES = {"settings": {**SETTINGS, "rollout": {"concurrentRestarts": 3, "order": "any", "soakSeconds": 5}}}
@@ -48,6 +50,8 @@ TICKS = (
 PROBE: Object = {"exec": {"command": ["true"]}, "periodSeconds": 1, "failureThreshold": 1}
 _MOST, _BORN = 60, count()
 _INSTANTS, _STEP = 12, 0.35  # seconds
+_TIMES = 300
+_ORDERLY = 12  # seconds of an end in order
 
 
 @pytest.fixture(scope="module")
@@ -269,3 +273,51 @@ def test_pods_that_are_born_at_each_instant_of_a_move(cluster: Cluster, pulls: b
             _hold(node).unlink()
         cluster.wait(lambda: are_served(cluster), "kubelet has returned")
         wait_for(cluster, names)
+
+
+def test_a_pod_that_ends_during_moves_has_its_grace_period(cluster: Cluster) -> None:
+    """Its process ends in order: kubelet's call, which waits for that, is in flight while kubelet moves."""
+    names = {}
+    for node in cluster.nodes:
+        for where in ("relay", "base"):
+            template = workload("ending", resources={}, nodeName=node.name, terminationGracePeriodSeconds=60)
+            name = f"ending-{where}-{node.name}"
+            template["metadata"] |= {"name": name, "namespace": "default"}
+            container = template["spec"]["containers"][0]
+            orderly = f"trap 'sleep {_ORDERLY}; : >/ends/{name}; exit' TERM; while :; do sleep 0.1; done"
+            container |= {"command": ["sh", "-c", orderly]}
+            container |= {"volumeMounts": [{"name": "ends", "mountPath": "/ends"}]}
+            place = {"path": "/var/lib/ends", "type": "DirectoryOrCreate"}
+            template["spec"] |= {"volumes": [{"name": "ends", "hostPath": place}]}
+            cluster.apply(json.dumps({"apiVersion": "v1", "kind": "Pod", **template}))
+            names[name] = node
+    wait_for(cluster, tuple(names))
+    for where in ("relay", "base"):
+        for node in cluster.nodes:
+            cluster.kubectl("delete", "pod", "--wait=false", f"ending-{where}-{node.name}")
+        time.sleep(2)
+        for node in cluster.nodes:
+            if where == "relay":
+                _hold(node).write_text("the test's\n")
+            else:
+                _hold(node).unlink()
+        on_relay = where == "base"
+        cluster.wait(lambda: all(node.on_relay() is on_relay for node in cluster.nodes), "moved")  # noqa: B023
+    cluster.wait(lambda: are_served(cluster), "kubelet has returned")
+    for name, node in names.items():
+        assert (node.host.root / f"var/lib/ends/{name}").exists(), name
+
+
+def test_kubelet_can_be_asked_to_leave_its_connections_at_any_time(cluster: Cluster) -> None:
+    """It loses no call and reads no answer wrongly, while pods come and go."""
+    cluster.wait(lambda: are_served(cluster), "kubelet is on the relay")
+    node, asked = cluster.nodes[0], 0
+    connections, pid = HostConnections(node.host.root), int(node.host.show(UNIT, "MainPID"))
+    since = node.host.run("date", "+%s").stdout.strip()
+    for _ in range(_TIMES):
+        asked += len(connections.drain(pid, paths.RELAY_ENDPOINT))
+        time.sleep(0.1)
+    assert asked > _TIMES / 10
+    said = node.host.run("journalctl", f"--since=@{since}", f"--unit={UNIT}", "--output=cat").stdout
+    wrong = ("code = Unavailable", "code = Internal", "frame too large", "proto: ")
+    assert not [line for line in said.splitlines() if any(word in line for word in wrong)]

@@ -159,3 +159,40 @@ def test_a_descriptor_that_is_no_socket_any_more_is_in_nobodys_way(connections: 
             assert len(os.listdir("/proc/self/fd")) == before
         finally:
             process.kill()
+
+
+def test_a_server_seems_to_ask_its_client_to_go(connections: HostConnections, tmp_path: Path) -> None:
+    """GOAWAY of RFC 9113: length, type, no flags, stream 0; the last stream that there can be, NO_ERROR."""
+    path = tmp_path / "socket"
+    with listening(path) as listener, socket.socket(socket.AF_UNIX) as client:
+        client.connect(str(path))
+        server, _ = listener.accept()
+        with server:
+            asked = connections.drain(os.getpid(), f"unix://{path}")
+            assert asked == {os.fstat(client.fileno()).st_ino}
+            assert client.recv(64) == bytes.fromhex("000008 07 00 00000000 7fffffff 00000000")
+            assert connections.has(os.getpid(), asked)
+            assert not connections.drain(os.getpid(), "unix:///run/another.sock")
+    assert not connections.has(os.getpid(), asked)
+
+
+def test_no_frame_is_put_into_an_answer_that_is_on_its_way(
+    connections: HostConnections, tmp_path: Path
+) -> None:
+    path = tmp_path / "socket"
+    with listening(path) as listener, socket.socket(socket.AF_UNIX) as client:
+        client.connect(str(path))
+        server, _ = listener.accept()
+        with server:
+            server.sendall(b"half of an answer")
+            assert not connections.drain(os.getpid(), f"unix://{path}")
+            assert client.recv(64) == b"half of an answer"
+
+
+def test_a_client_whose_server_has_not_accepted_it_is_not_asked(
+    connections: HostConnections, tmp_path: Path
+) -> None:
+    path = tmp_path / "socket"
+    with listening(path), socket.socket(socket.AF_UNIX) as client:
+        client.connect(str(path))
+        assert not connections.drain(os.getpid(), f"unix://{path}")

@@ -266,6 +266,13 @@ class FakeConnections:
     def may_cut(self, pid: int) -> bool:
         return self.permitted
 
+    def drain(self, pid: int, endpoint: str) -> frozenset[int]:
+        """Nothing is in flight."""
+        return frozenset({pid} if self.cut(pid, endpoint) else ())
+
+    def has(self, pid: int, sockets: frozenset[int]) -> bool:
+        return False
+
     def cut(self, pid: int, endpoint: str) -> int:
         if not self.permitted:
             raise UnservableHostError("cannot end connections")

@@ -53,7 +53,7 @@ DOORS = {
     "kubernetes": {"installer/operator/kube.py"},
     "urllib3": {"installer/operator/kube.py", "installer/operator/bounded.py"},
     "ctypes": {"installer/host/connections.py", "installer/host/namespaces.py"},
-    "fcntl": {"installer/host/disk.py", "installer/host/lock.py"},
+    "fcntl": {"installer/host/connections.py", "installer/host/disk.py", "installer/host/lock.py"},
     "ssl": {
         "installer/cluster/kubeapi.py",
         "installer/operator/credentials.py",

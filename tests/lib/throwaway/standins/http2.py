@@ -80,6 +80,7 @@ class Connection:
         self.deadline = time.monotonic() + timeout
         self.socket = end
         self.rest = b""
+        self.is_left = False  # the server wants no further call
 
     @classmethod
     def to(cls, path: str, timeout: float) -> "Connection":
@@ -210,10 +211,13 @@ class Channel:
         self._stream += 2
         try:
             connection.socket.sendall(request(method, message, self._stream))
-            return _answer(connection, method, self._stream)
+            answer = _answer(connection, method, self._stream)
         except (OSError, CallError):
             self._drop()
             raise
+        if connection.is_left:
+            self._drop()
+        return answer
 
     def rest(self, seconds: float) -> None:
         """Time passes. A connection that ends meanwhile is dialled anew."""
@@ -259,7 +263,10 @@ def _answer(connection: Connection, method: str, call: int) -> bytes:
     body = b""
     while True:
         kind, flags, stream, payload = connection.frame_of_call()
-        if kind == GOAWAY or (kind == RST_STREAM and stream == call):
+        if kind == GOAWAY:
+            connection.is_left = True
+        last = int.from_bytes(payload[:4], "big") if kind == GOAWAY else call
+        if last < call or (kind == RST_STREAM and stream == call):
             raise CallError(f"{method}: refused")
         if stream == call and kind == DATA:
             body += payload[1 : len(payload) - payload[0]] if flags & PADDED else payload
