@@ -10,7 +10,7 @@ OPERATIONS = (ROOT / "docs/operations.md").read_text()
 MONITORING = (ROOT / "docs/monitoring.md").read_text()
 RUNBOOKS = (ROOT / "docs/runbooks.md").read_text()
 ARCHITECTURE = (ROOT / "docs/architecture.md").read_text()
-PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "tests").rglob("README.md")])
 
 
 def section(title: str, page: str = OPERATIONS) -> str:

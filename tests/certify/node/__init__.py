@@ -1,1 +1,1 @@
-"""Every start of a node x every target x every effect as a crash point. See docs/certificates.md."""
+"""Every start of a node x every target x every effect as a crash point. See tests/certify/README.md."""
