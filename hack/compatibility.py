@@ -52,9 +52,9 @@ CHECKS = {
 HEAD = f"""\
 # Compatibility
 
-Written by `{COMMAND}`, which tries the same checks on each system that a machine has: throwaway hosts of each
-release and, with cgroup v2, an emulated machine ([testing.md](testing.md#other-releases)). A stand-in plays
-kubelet or cri-resmgr where no real one was named. A number is that of a note below.
+Written by `{COMMAND}`: the same checks on throwaway hosts of each release and, with cgroup v2, an emulated
+machine ([testing.md](testing.md#other-releases)). A stand-in plays kubelet or cri-resmgr where no real one
+was named. A number is that of a note below.
 
 """
 
