@@ -49,9 +49,6 @@ class Installed:
     policy_source: str = ""  # whose configuration asks for it
 
 
-NOTHING_INSTALLED = Installed()
-
-
 @dataclass(frozen=True, slots=True)
 class DaemonState:
     mode: Mode

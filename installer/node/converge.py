@@ -74,7 +74,7 @@ def converge(
     if plan.steps and plan.parts:
         judged = plan.restarts_kubelet and bool(limits.healthz_url)
         _claim(plan, snapshot, run, owes_health=plan.desired.kubelet is not None and (healthy or judged))
-    apply_plan(plan, run.host, limits, run.emit, progress, run.tally)
+    apply_plan(plan, run.host, limits, run.emit, progress)
     after = _verify(plan, snapshot, run) if plan.parts else snapshot
     if healthy and after.kubelet.unwell:
         if not progress.moved_kubelet:  # then somebody else may have

@@ -55,7 +55,7 @@ class Found:
 def attempt(world: World, request: Request) -> str:
     """One run, and how it ended, in a word."""
     try:
-        changed = reconcile(request, world.fake.host, silent).changed
+        changed = reconcile(request, world.fake.host, silent)
     except RolledBackError:
         return "rolled back"
     except RollbackFailedError:

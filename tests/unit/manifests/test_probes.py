@@ -12,6 +12,7 @@ from typing import Any, Literal
 import pytest
 
 from installer.daemon.configuration import Command, Configuration
+from installer.daemon.outcome import Outcome
 from installer.daemon.policy import Policy
 from installer.daemon.poller import PollSnapshot
 from installer.daemon.probe_files import ProbeFiles
@@ -20,8 +21,7 @@ from installer.inputs.settings import KubeletSettings, ProxySettings, Settings
 from installer.manifests.probes import FRESH, build_min_ready, build_probes
 from installer.model.daemon import ALIVE_FILE, EXCUSED_FILE, READY_FILE
 from installer.model.fleet import Permission, PlannedWork
-from installer.model.result import RunResult
-from tests.lib.policy_bench import BARE, NEW, Bench
+from tests.lib.policy_bench import BARE, Bench
 from tests.lib.rules import rule
 
 SLOW = Settings(
@@ -209,28 +209,24 @@ NO_UNIT, INACTIVE = 4, 3  # systemctl's exit codes for a unit that is not there,
     ("seen", "first", "status"),
     [
         (
-            replace(
-                BARE,
-                picture=replace(NEW, work=WORK),
-                permission=Permission(True, None, "others first"),
-            ),
-            None,
+            replace(BARE, permission=Permission(True, None, "others first")),
+            Outcome(3, planned=WORK),
             NO_UNIT,
         ),
         (replace(BARE, superseded=True), None, INACTIVE),
-        (replace(BARE, paused=True), None, NO_UNIT),
+        (replace(BARE, paused=True), Outcome(3), NO_UNIT),
         (replace(BARE, hold="a person looks"), None, INACTIVE),
-        (BARE, RunResult(4, reason="kubelet.service is masked"), NO_UNIT),
-        (BARE, RunResult(5, remembered=True, rolled_back=True, reason="it exits at once"), NO_UNIT),
-        (replace(BARE, picture=replace(NEW, restarts=1)), None, INACTIVE),
+        (BARE, Outcome(4, reason="kubelet.service is masked"), NO_UNIT),
+        (BARE, Outcome(5, remembered=True, rolled_back=True, reason="it exits at once"), NO_UNIT),
+        (BARE, Outcome(3, would_restart=True), INACTIVE),
     ],
     ids=["waits for a permit", "has yielded", "is paused", "is held", "is refused", "failed", "is limited"],
 )
 def test_a_pod_that_waits_longer_than_any_probe_is_patient_is_not_restarted(
-    liveness: Liveness, seen: PollSnapshot, first: RunResult | None, status: int
+    liveness: Liveness, seen: PollSnapshot, first: Outcome | None, status: int
 ) -> None:
     """The container's own files, asked by the probes' own words, while the daemon's own policy waits."""
-    limited = seen.picture is not None and seen.picture.restarts > 0
+    limited = first is not None and first.would_restart
     settings = Configuration(restarts_per_hour=0 if limited else 3)
     bench, kubelet = Bench(Policy(settings, lambda: 0.5, 1000.0)), Kubelet(liveness)
     names = (liveness.alive.with_name("ready"), liveness.alive, liveness.excused)
