@@ -16,10 +16,11 @@ from tests.lib.program import KIT, PROGRAM, PYTHON
 from tests.lib.throwaway import real
 from tests.lib.throwaway.furnish import write
 from tests.lib.throwaway.payload import build_payload
+from tests.lib.throwaway.standins import kubelet as standin
 from tests.machine.machine import Ended, Machine, Parts
 from tests.machine.parts import assemble
 
-RELAY_ARGUMENT = "--container-runtime-endpoint=unix:///var/run/cri-resmgr/cri-resmgr.sock"
+RELAY = "/cri-resmgr/cri-resmgr.sock"
 OLD, NEW, BROKEN = "old", "new", "broken"
 NO_CONFIGS, REAL_CONFIGS = "configs", "topology-aware"  # beside it, those of the other POLICIES
 
@@ -96,9 +97,12 @@ class MachineNode:
         assert ended.code == 0, f"kubelet is not healthy within {UP_SECONDS} s:\n{journal}"
 
     def on_relay(self) -> bool:
-        """Whether the running kubelet uses the relay."""
+        """Whether the endpoint of the running kubelet is a link that leads to the relay."""
         pid = self.show("kubelet", "MainPID")
-        return RELAY_ARGUMENT in self.machine.run("cat", f"/proc/{pid}/cmdline").out.split("\0")
+        arguments = self.machine.run("cat", f"/proc/{pid}/cmdline").out.split("\0")
+        endpoint = standin.flag(arguments, "container-runtime-endpoint") or ""
+        link = self.machine.run("readlink", endpoint.removeprefix("unix://"), check=False)
+        return link.out.strip().endswith(RELAY)
 
     def expect_good(self) -> None:
         """Converged and healthy with this payload, by our own word, systemd's and kubelet's."""
