@@ -16,6 +16,7 @@ import errno
 import fcntl
 import os
 import socket
+import stat
 import struct
 import termios
 import time
@@ -53,23 +54,23 @@ class HostConnections:
         """See the port."""
         try:
             with _owned(_call(_PIDFD_OPEN, pid_here(self._root, pid), 0)) as process:
-                _taken(process, min(_sockets(self._root, pid))).close()
+                _taken(process, *min(_sockets(self._root, pid).items())).close()
         except (OSError, InstallerError, ValueError):  # ValueError: it has no socket
             return False
         except _Closed:
             pass
         return True
 
-    def cut(self, pid: int, endpoint: str) -> int:
+    def cut(self, pid: int, endpoint: str, spared: frozenset[int] = frozenset()) -> int:
         """See the port."""
         here, path, count = pid_here(self._root, pid), normalise_endpoint(endpoint), 0
         if not here:
             return 0
         try:
             with _owned(_call(_PIDFD_OPEN, here, 0)) as process:
-                for descriptor in _sockets(self._root, pid):
-                    with suppress(_Closed), _taken(process, descriptor) as connection:
-                        count += _end(connection, path)
+                for descriptor, inode in _sockets(self._root, pid).items():
+                    with suppress(_Closed), _taken(process, descriptor, inode) as connection:
+                        count += inode not in spared and _end(connection, path)
         except ProcessLookupError:
             return count  # it has ended, and so have they
         except OSError as error:
@@ -82,10 +83,10 @@ class HostConnections:
         if not here:
             return frozenset()
         try:
-            peers = {inode: peer for inode, _name, peer in _connected(self._root, pid)}
+            peers = _peers(self._root, pid)
             with _owned(_call(_PIDFD_OPEN, here, 0)) as process:
                 for descriptor, inode in _sockets(self._root, pid).items():
-                    with suppress(_Closed, OSError), _taken(process, descriptor) as connection:
+                    with suppress(_Closed, OSError), _taken(process, descriptor, inode) as connection:
                         if _leads_to(connection, path) and _say_goodbye(connection, peers.get(inode, 0)):
                             asked.add(inode)
         except ProcessLookupError:
@@ -103,7 +104,7 @@ class HostConnections:
 
 
 class _Closed(Exception):
-    """The process has closed the descriptor meanwhile, or opened a file in its place."""
+    """The process has closed the descriptor meanwhile, and maybe opened another in its place."""
 
 
 def _refused(what: str, error: OSError) -> UnservableHostError:
@@ -146,18 +147,19 @@ def _owned(descriptor: int) -> Iterator[int]:
         os.close(descriptor)
 
 
-def _taken(process: int, descriptor: int) -> socket.socket:
+def _taken(process: int, descriptor: int, inode: int) -> socket.socket:
+    """Raises _Closed, OSError."""
     try:
         taken = _call(_PIDFD_GETFD, process, descriptor, 0)
     except OSError as error:
         if error.errno == errno.EBADF:
             raise _Closed from None
         raise
-    try:
-        return socket.socket(fileno=taken)
-    except OSError:  # ENOTSOCK
+    status = os.fstat(taken)
+    if not (stat.S_ISSOCK(status.st_mode) and status.st_ino == inode):
         os.close(taken)
-        raise _Closed from None
+        raise _Closed
+    return socket.socket(fileno=taken)
 
 
 def _leads_to(connection: socket.socket, path: str) -> bool:
@@ -186,6 +188,13 @@ _GOAWAY = struct.pack("!BHBBIII", 0, 8, 7, 0, 0, 0x7FFFFFFF, 0)
 _LOOKS, _LOOK_EACH = 20, 0.005  # for an instant at which nothing is on its way
 
 
+def _peers(root: Path, pid: int) -> dict[int, int]:
+    """The other ends of that process's connections; empty where the kernel does not list them."""
+    with suppress(OSError, UnservableHostError):
+        return {inode: peer for inode, _name, peer in _connected(root, pid)}
+    return {}
+
+
 def _say_goodbye(connection: socket.socket, peer: int) -> bool:
     """Write GOAWAY into the server's end, whose inode is `peer`; False if that cannot be reached or is never
     idle. `connection` is the client's end, which knows its server: who had called listen(2)."""
@@ -193,7 +202,7 @@ def _say_goodbye(connection: socket.socket, peer: int) -> bool:
     descriptor = next((own for own, inode in _sockets(Path("/"), server).items() if inode == peer), -1)
     if not peer or descriptor < 0:
         return False
-    with _owned(_call(_PIDFD_OPEN, server, 0)) as process, _taken(process, descriptor) as end:
+    with _owned(_call(_PIDFD_OPEN, server, 0)) as process, _taken(process, descriptor, peer) as end:
         for _ in range(_LOOKS):
             time.sleep(_LOOK_EACH)
             if not (_waiting(connection, termios.FIONREAD) or _waiting(end, termios.TIOCOUTQ)):

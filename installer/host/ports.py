@@ -166,8 +166,9 @@ class Connections(Protocol):
         """Whether `cut` is possible here. Never raises."""
         ...
 
-    def cut(self, pid: int, endpoint: str) -> int:
-        """End the process's connections to the socket that is bound to this path; return how many."""
+    def cut(self, pid: int, endpoint: str, spared: frozenset[int] = frozenset()) -> int:
+        """End the process's connections to the socket that is bound to this path, but not those with these
+        inodes; return how many."""
         ...
 
     def drain(self, pid: int, endpoint: str) -> frozenset[int]:

@@ -87,7 +87,8 @@ def move(host: Host, unit: str, endpoint: str) -> None:
                 host.files.link(process.link, normalise_endpoint(endpoint))
             left = kubelet.base if relay else RELAY_ENDPOINT
             if process.pid not in drained:
-                drained[process.pid] = host.connections.drain(process.pid, left)
+                drained[process.pid] = asked = host.connections.drain(process.pid, left)
+                host.connections.cut(process.pid, left, asked)  # who cannot be asked would stay there
                 if not host.cri.answers(left, HURRIED_SECONDS):
                     cut_at = now
             elif not draining or now >= cut_at:

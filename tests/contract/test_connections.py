@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from installer.errors import UnservableHostError
 from installer.host.connections import HostConnections
 from installer.host.namespaces import pid_here
 from tests.lib.rules import rule
@@ -196,3 +197,45 @@ def test_a_client_whose_server_has_not_accepted_it_is_not_asked(
     with listening(path), socket.socket(socket.AF_UNIX) as client:
         client.connect(str(path))
         assert not connections.drain(os.getpid(), f"unix://{path}")
+
+
+def test_connections_that_are_asked_to_go_are_spared(connections: HostConnections, tmp_path: Path) -> None:
+    path = tmp_path / "socket"
+    with (
+        listening(path) as listener,
+        socket.socket(socket.AF_UNIX) as idle,
+        socket.socket(socket.AF_UNIX) as busy,
+    ):
+        ends = []
+        for client in (idle, busy):
+            client.connect(str(path))
+            ends.append(listener.accept()[0])
+        ends[1].sendall(b"half of an answer")
+        asked = connections.drain(os.getpid(), f"unix://{path}")
+        assert asked == {os.fstat(idle.fileno()).st_ino}
+        assert connections.cut(os.getpid(), f"unix://{path}", asked) == 1
+        assert busy.recv(64) + busy.recv(64) == b"half of an answer"
+        idle.sendall(b"its last call")
+        assert ends[0].recv(64) == b"its last call"
+        for end in ends:
+            end.close()
+
+
+def test_where_the_other_ends_cannot_be_seen_nobody_is_asked_and_connections_still_end(
+    tmp_path: Path,
+) -> None:
+    """The kernel has no unix_diag, or we may not enter kubelet's network namespace."""
+    path, pid = tmp_path / "socket", os.getpid()
+    process = tmp_path / f"host/proc/{pid}"
+    (process / "ns").mkdir(parents=True)
+    (process / "fd").symlink_to(f"/proc/{pid}/fd")
+    (process / "ns/pid").symlink_to(f"/proc/{pid}/ns/pid")
+    blind = HostConnections(tmp_path / "host")
+    with listening(path) as listener, socket.socket(socket.AF_UNIX) as client:
+        client.connect(str(path))
+        with listener.accept()[0]:
+            with pytest.raises(UnservableHostError):
+                blind.peers(pid)
+            assert not blind.drain(pid, str(path))
+            assert blind.cut(pid, str(path)) == 1
+            assert client.recv(1) == b""

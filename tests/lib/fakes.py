@@ -273,7 +273,7 @@ class FakeConnections:
     def has(self, pid: int, sockets: frozenset[int]) -> bool:
         return False
 
-    def cut(self, pid: int, endpoint: str) -> int:
+    def cut(self, pid: int, endpoint: str, spared: frozenset[int] = frozenset()) -> int:
         if not self.permitted:
             raise UnservableHostError("cannot end connections")
         self.calls.append(Call("cut", endpoint))
