@@ -67,7 +67,8 @@ def _converge_or_roll_back(assessment: Assessment, request: Request, run: Run) -
     progress = Progress(restarts_left=0.0 if request.ask_first else request.restarts_left)
     outcome = "cut off"
     try:
-        healthy = snapshot.sound or run.store.began_sound
+        # A removal leads out whatever is owed.
+        healthy = snapshot.sound or (run.store.began_sound and plan.desired.kubelet is not None)
         after = converge(plan, snapshot, run, limits, progress, healthy=healthy)
         outcome = "done"
         return after

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -174,6 +175,29 @@ def test_what_is_installed_is_named_without_a_payload(node: Node, payload: Path)
     given = inspect(Request(Mode.INSTALL, SETTINGS, payload, inspect=True), node.fake.host)
     named = f"installed: cri-resmgr v0.9.2, generation {given.plan.desired.generation}\n"
     assert named in stream.getvalue()
+
+
+@pytest.mark.parametrize("moved", [False, True])
+def test_a_removal_leads_out_of_an_installation_that_was_cut_off_though_kubelet_is_ill_since(
+    node: Node, payload: Path, moved: bool
+) -> None:
+    if moved:
+        install(node, payload)
+        release(payload, "two")
+
+    def emit(event: Event) -> None:
+        if event.kind == "step.done" and event.message == f"restart {paths.PROXY_UNIT}":
+            raise InterruptedRunError(2)
+
+    with pytest.raises(InterruptedRunError):
+        reconcile(Request(Mode.INSTALL, SETTINGS, payload), node.fake.host, emit)
+    node.fake.healthz.healthy = False
+    kubelet = node.process(KUBELET)
+    assert kubelet is not None
+    node.fake.processes.processes[kubelet.pid] = replace(kubelet, age=3600.0)
+    assert reconcile(Request(Mode.REMOVE, SETTINGS, payload), node.fake.host, silent)
+    assert not node.on_relay
+    assert node.read(paths.GUARD) is None
 
 
 def test_a_removal_with_nothing_to_do_says_so_as_well(node: Node, payload: Path) -> None:
