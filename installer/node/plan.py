@@ -227,13 +227,18 @@ class _Builder:
             yield Step(StepKind.DISABLE, paths.PROXY_UNIT, Part.PROXY)
         if self._options.base:
             yield move_step(self._options.base)
-        # Delete the drop-in before what it names, so that no start in between finds half of it.
-        for change in sorted(files, key=lambda c: not c.path.endswith(paths.DROP_IN_NAME)):
+        # Delete the drop-in before what it names, so that no start in between finds half of it. While kubelet
+        # may be on the relay, the guard has to find its settings: else it stays on a proxy that ends.
+        restarts = self._changes.restarts(Part.KUBELET)
+        late = [each for each in files if restarts and each.path == paths.KUBELET_ENVIRONMENT]
+        early = [each for each in files if each not in late]
+        for change in sorted(early, key=lambda c: not c.path.endswith(paths.DROP_IN_NAME)):
             yield _file_step(change)
         if unit is not None and (unit.daemon_reload or disable):
             yield Step(StepKind.DAEMON_RELOAD, "", Part.KUBELET)
-        if unit is not None and unit.action is UnitAction.RESTART:
+        if unit is not None and restarts:
             yield from restart_kubelet_steps(unit.name)
+        yield from map(_file_step, late)
 
     def proxy_back(self) -> Iterable[Step]:
         unit = self._changes.unit(Part.PROXY)

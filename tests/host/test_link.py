@@ -11,7 +11,9 @@ import pytest
 
 from installer.host.connections import HostConnections
 from installer.model import paths
+from installer.model.names import Mode
 from installer.model.paths import normalise_endpoint
+from tests.host.mortal import DieAfter, converge
 from tests.host.node import PROXY, Node
 from tests.lib.rules import rule
 from tests.lib.throwaway.host import ThrowawayHost
@@ -166,3 +168,15 @@ def test_whatever_happens_to_the_link_a_start_of_kubelet_finds_a_runtime(
     wait_healthy(node.host)
     node.run("install")
     node.expect_good()
+
+
+@rule("R4", "R7")
+def test_kubelet_leaves_a_proxy_that_ends_after_its_removal_was_killed(installed: Node) -> None:
+    """Killed before kubelet's restart: by then nothing of ours is in its unit."""
+    node = installed
+    assert converge(node, Mode.REMOVE, listen=DieAfter("daemon-reload")) == "killed"
+    assert uses(node) == {RELAY}
+    node.host.systemctl("stop", PROXY)
+    wait(lambda: uses(node) == {BASE})
+    node.run("remove")
+    node.expect_untraced()
