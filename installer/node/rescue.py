@@ -6,7 +6,7 @@ restarts it. A crash in between leaves the hold, and the daemon tries again.
 
 from __future__ import annotations
 
-from installer.errors import InstallerError, RollbackFailedError, SystemdError
+from installer.errors import InstallerError, InterruptedRunError, RollbackFailedError, SystemdError
 from installer.host.ports import Host
 from installer.inputs.settings import Settings
 from installer.model import paths
@@ -29,7 +29,7 @@ _RESTART = 7.0  # seconds that a restart of the proxy may take: kubelet may be h
 def hold_kubelet(settings: Settings, host: Host, emit: Emit, reason: str, *, restart: bool) -> None:
     """Hold kubelet on its base endpoint from its next start on, and from now on if it can be moved or, with
     `restart`, if it uses the relay. Does not read the record, which may be on a broken disk. Raises
-    BusyHostError, and RollbackFailedError if kubelet does not become healthy."""
+    BusyHostError, InterruptedRunError, and RollbackFailedError if kubelet does not become healthy."""
     with host.lock():
         units = read_units(host, settings)
         kubelet = units.kubelet
@@ -41,6 +41,9 @@ def hold_kubelet(settings: Settings, host: Host, emit: Emit, reason: str, *, res
         limits = rescue_limits(build_limits(settings, WHILE_HANGING))
         try:
             converge(plan, units, Run(host, RecordStore(host.files), settings, emit), limits, Progress())
+        except InterruptedRunError as error:  # kubelet may be on its way
+            write_entry(host.journal, entry_of_hold(reason, describe_end(error), moved=moves))
+            raise
         except InstallerError as error:
             emit(diagnose(error.message, found, host, plan.kubelet_unit))
             hint = error.hint or f"`journalctl -u {plan.kubelet_unit} -n 50`"

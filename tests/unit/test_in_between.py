@@ -163,6 +163,19 @@ def test_a_hold_is_reported_as_what_it_does(node: Node, payload: Path, now: bool
     assert "kubelet is held on its base endpoint" in said
 
 
+def test_a_hold_that_a_signal_ends_while_kubelet_leaves_has_not_failed(node: Node, payload: Path) -> None:
+    """Calls in flight may take half a minute."""
+    install(node, payload)
+
+    def end(_seconds: float) -> None:
+        raise InterruptedRunError(15)
+
+    node.fake.clock.on_sleep = end
+    with pytest.raises(InterruptedRunError):
+        hold_kubelet(SETTINGS, node.fake.host, silent, "broken CPU map", restart=False)
+    assert not node.on_relay
+
+
 def test_what_is_installed_is_named_without_a_payload(node: Node, payload: Path) -> None:
     """As in the history, of which the journal may have dropped everything."""
 
