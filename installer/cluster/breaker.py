@@ -58,19 +58,19 @@ def read_breaker(generation: str, lease: Mapping[str, Any], now: float) -> Break
     """Read it at the time `now` of the epoch. Raises ValueError for a Lease that is not understood: no node
     begins then."""
     try:
-        found = json.loads(mapping_at(lease, "metadata", "annotations")[BREAKER])
+        written = json.loads(mapping_at(lease, "metadata", "annotations")[BREAKER])
         return Breaker(
             generation,
-            parse_past(found["begun"], now),
-            {str(node): parse_past(each["begun"], now) for node, each in found["canaries"].items()},
-            frozenset(str(node) for node, each in found["canaries"].items() if each.get("done")),
+            parse_past(written["begun"], now),
+            {str(node): parse_past(canary["begun"], now) for node, canary in written["canaries"].items()},
+            frozenset(str(node) for node, canary in written["canaries"].items() if canary.get("done")),
             {
-                str(node): Failure(parse_past(each["time"], now), str(each["why"])[:_WHY])
-                for node, each in found["failures"].items()
+                str(node): Failure(parse_past(failure["time"], now), str(failure["why"])[:_WHY])
+                for node, failure in written["failures"].items()
             },
-            parse_past(found.get("passed"), now),
+            parse_past(written.get("passed"), now),
             text_at(lease, "metadata", "resourceVersion"),
-            int(found.get("labelled", 0)),
+            int(written.get("labelled", 0)),
         )
     except (LookupError, TypeError, AttributeError, ValueError, OverflowError, RecursionError) as error:
         raise ValueError(f"Lease {breaker_name(generation)} cannot be parsed: {error}") from None

@@ -232,21 +232,23 @@ def _describe_pods(before: Member, after: Member, unready: Sequence[str]) -> Ite
 def _failures(before: Member, reply: SyncReply) -> Iterator[Event]:
     """Report each kind of failure once, until it is over: the daemon also works without the API server."""
     parts, said = {"sync": OK, **reply.parts}, set(before.parts.values())
-    for result, kind, what in (
+    for result, kind, complaint in (
         ("denied", "cluster.denied", "the API server denies requests for"),
         ("failed", "cluster.unreachable", "requests to the API server fail for"),
     ):
         fresh = {
-            part: found[1]
-            for part, found in parts.items()
-            if found[0] == result and before.parts.get(part, OK)[0] != result and found not in said
+            part: answer[1]
+            for part, answer in parts.items()
+            if answer[0] == result and before.parts.get(part, OK)[0] != result and answer not in said
         }
         if fresh:
             why = "; ".join(dict.fromkeys(fresh.values()))
-            message = f"{what} {', '.join(fresh)}: {why}; the daemon keeps working"
+            message = f"{complaint} {', '.join(fresh)}: {why}; the daemon keeps working"
             yield Event(kind, message, {"parts": fresh})
     over = [
-        part for part, found in parts.items() if found[0] == "ok" and before.parts.get(part, found)[0] != "ok"
+        part
+        for part, answer in parts.items()
+        if answer[0] == "ok" and before.parts.get(part, answer)[0] != "ok"
     ]
     if over:
         message = f"the API server answers again: {', '.join(over)}"

@@ -326,6 +326,6 @@ def kept(member: Member) -> Kept:
     return Kept(**{each.name: getattr(member, each.name) for each in fields(Kept)})
 
 
-def restored(member: Member, found: Kept) -> Member:
+def restored(member: Member, kept: Kept) -> Member:
     """Assume that work has used the permit."""
-    return replace(member, used=True, **{each.name: getattr(found, each.name) for each in fields(Kept)})
+    return replace(member, used=True, **{field.name: getattr(kept, field.name) for field in fields(Kept)})

@@ -281,19 +281,19 @@ class PermitClient:
     def _read_resources(self) -> tuple[list[Mapping[str, Any]], str]:
         """Return those that are for this node, or why no NRI plugin could serve it. Raises _FailedError."""
         node = _checked(self._call("GET", f"{_NODES_PATH}/{self._me.node}?resourceVersion=0"))
-        found = list[Mapping[str, Any]]()
+        resources = list[Mapping[str, Any]]()
         for paths in resource_paths(self._rules.successor, node):
             for path in paths:
                 answer = self._call("GET", path)
                 if answer.ok:
-                    found.append(answer.body)
+                    resources.append(answer.body)
                     break
                 if answer.code != _NOT_FOUND:
-                    what = "the API server does not return the resources of NRI plugins"
-                    return [], f"{what}: {answer.failure}"
+                    complaint = "the API server does not return the resources of NRI plugins"
+                    return [], f"{complaint}: {answer.failure}"
         wanted = "TopologyAwarePolicy or BalloonsPolicy for this node"
         hint = "apply the output of `cri-resmgr-installer translate`"
-        return found, "" if found else f"namespace {self._rules.successor} has no {wanted}; {hint}"
+        return resources, "" if resources else f"namespace {self._rules.successor} has no {wanted}; {hint}"
 
     def _release(self, name: str, version: str) -> bool:
         """Give the permit back, and return whether it is no longer ours. One that was written since is

@@ -65,8 +65,8 @@ class FleetState:
 def read_fleet_state(leases: object, generation: str, now: float) -> FleetState:
     """Read the items of a LeaseList, at the time `now` of the epoch."""
     items = leases if isinstance(leases, list) else ()
-    found = {text_at(each, "metadata", "name"): each for each in items}
-    fleet, lease = found.get(FLEET, {}), found.get(breaker_name(generation))
+    by_name = {text_at(lease, "metadata", "name"): lease for lease in items}
+    fleet, lease = by_name.get(FLEET, {}), by_name.get(breaker_name(generation))
     breaker, fault = None, ""
     try:
         breaker = read_breaker(generation, lease, now) if lease is not None else None

@@ -80,9 +80,9 @@ class ProxyLog:
         first, self._last = not self._last, cursors[-1] if cursors else self._last
         if first:  # of a pod that begins: what another one may have reported already is not repeated
             since = time.time() - EVERY
-            new = [each for each in new if _seconds(each) >= since]
+            new = [entry for entry in new if _seconds(entry) >= since]
         missed = bool(new) and not begun and not first and len(entries) >= _ENTRIES
-        self._report([found for entry in new if (found := _severe(entry))], missed=missed)
+        self._report([severe for entry in new if (severe := _severe(entry))], missed=missed)
 
     def _report(self, found: list[tuple[str, str]], *, missed: bool) -> None:
         now = self._now()
