@@ -279,7 +279,7 @@ def test_a_pod_that_ends_during_moves_has_its_grace_period(cluster: Cluster) -> 
     """Its process ends in order: kubelet's call, which waits for that, is in flight while kubelet moves."""
     names = {}
     for node in cluster.nodes:
-        for where in ("relay", "base"):
+        for where in ("relay", "base", "stopped"):
             template = workload("ending", resources={}, nodeName=node.name, terminationGracePeriodSeconds=60)
             name = f"ending-{where}-{node.name}"
             template["metadata"] |= {"name": name, "namespace": "default"}
@@ -292,16 +292,20 @@ def test_a_pod_that_ends_during_moves_has_its_grace_period(cluster: Cluster) -> 
             cluster.apply(json.dumps({"apiVersion": "v1", "kind": "Pod", **template}))
             names[name] = node
     wait_for(cluster, tuple(names))
-    for where in ("relay", "base"):
+    for where in ("relay", "base", "stopped"):
         for node in cluster.nodes:
             cluster.kubectl("delete", "pod", "--wait=false", f"ending-{where}-{node.name}")
         time.sleep(2)
         for node in cluster.nodes:
-            if where == "relay":
+            if where == "stopped":
+                node.host.systemctl("stop", PROXY)
+            elif where == "relay":
                 _hold(node).write_text("the test's\n")
             else:
                 _hold(node).unlink()
         on_relay = where == "base"
+        if where == "stopped":
+            break
         cluster.wait(lambda: all(node.on_relay() is on_relay for node in cluster.nodes), "moved")  # noqa: B023
     cluster.wait(lambda: are_served(cluster), "kubelet has returned")
     for name, node in names.items():
