@@ -87,7 +87,7 @@ class HostConnections:
             with _owned(_call(_PIDFD_OPEN, here, 0)) as process:
                 for descriptor, inode in _sockets(self._root, pid).items():
                     with suppress(_Closed, OSError), _taken(process, descriptor, inode) as connection:
-                        if _leads_to(connection, path) and _say_goodbye(connection, peers.get(inode, 0)):
+                        if _leads_to(connection, path) and _send_goaway(connection, peers.get(inode, 0)):
                             asked.add(inode)
         except ProcessLookupError:
             pass
@@ -183,7 +183,7 @@ def _end(connection: socket.socket, path: str) -> bool:
 
 # -- draining -------------------------------------------------------------------------
 
-#: A frame of HTTP/2: 8 bytes of type GOAWAY, on stream 0: the last stream that there can be, and NO_ERROR.
+#: A frame of HTTP/2: 8 bytes of type GOAWAY on stream 0, with the highest stream number and NO_ERROR.
 _GOAWAY = struct.pack("!BHBBIII", 0, 8, 7, 0, 0, 0x7FFFFFFF, 0)
 _LOOKS, _LOOK_EACH = 20, 0.005  # for an instant at which nothing is on its way
 
@@ -195,9 +195,9 @@ def _peers(root: Path, pid: int) -> dict[int, int]:
     return {}
 
 
-def _say_goodbye(connection: socket.socket, peer: int) -> bool:
+def _send_goaway(connection: socket.socket, peer: int) -> bool:
     """Write GOAWAY into the server's end, whose inode is `peer`; False if that cannot be reached or is never
-    idle. `connection` is the client's end, which knows its server: who had called listen(2)."""
+    idle. `connection` is the client's end; its SO_PEERCRED is the process that called listen(2)."""
     server = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[0]
     descriptor = next((own for own, inode in _sockets(Path("/"), server).items() if inode == peer), -1)
     if not peer or descriptor < 0:

@@ -208,8 +208,8 @@ class SocketCri:
             only_running = encode(1, encode(2, encode(1, _RUNNING)))
             listed = messages(call("ListContainers", only_running), 1)
             containers = _side_by_side(
-                lambda listed_container: _container(call, listed_container, cgroups),
-                [listed_container for listed_container in listed if integer(listed_container, 6) == _RUNNING],
+                lambda fields: _container(call, fields, cgroups),
+                [fields for fields in listed if integer(fields, 6) == _RUNNING],
             )
         return tuple(container for container in containers if container is not None)
 

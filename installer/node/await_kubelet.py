@@ -21,8 +21,8 @@ _POLL = 0.05  # seconds
 _SETTLE_POLL = 0.5  # seconds
 _GUARD_SAYS, _NOT_READY = "cri-resmgr-kubelet-guard: ", "the relay is not ready"  # see the script's `say`
 _CALM_SECONDS, _CALM_POLL = 10.0, 0.5
-_YOUNG = 60.0  # seconds
-_NAMES = 3
+_YOUNG = 60.0  # seconds: in an older pod, no image is about to arrive
+_NAMES = 3  # that a message lists
 
 Failure = Callable[[str, str], StepFailedError]
 """(unit, why) -> the error that names both."""
@@ -37,7 +37,7 @@ def await_calm(host: Host, emit: Emit) -> None:
     """Before kubelet is restarted or moved, wait until it has started what it is about to start. A call that
     is cut off leaves a container behind in the runtime, and kubelet tries to create a pod or to pull an image
     again only 10 to 15 s later. Ends after some seconds, or if the relay is silent."""
-    deadline, told = host.clock.monotonic() + _CALM_SECONDS, False
+    deadline, announced = host.clock.monotonic() + _CALM_SECONDS, False
     while host.clock.monotonic() < deadline and host.cri.answers(paths.RELAY_ENDPOINT, _CALM_POLL):
         try:
             awaited = _starting(host, paths.RELAY_ENDPOINT)
@@ -45,10 +45,10 @@ def await_calm(host: Host, emit: Emit) -> None:
             return
         if not awaited:
             return
-        if not told:
+        if not announced:
             message = f"waiting until kubelet has started {name_some(awaited, _NAMES)}"
             emit(Event("kubelet.waits", message, {"starting": awaited}))
-        told = True
+        announced = True
         host.clock.sleep(_CALM_POLL)
 
 

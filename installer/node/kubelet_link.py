@@ -2,8 +2,8 @@
 
 Kubelet gets the path of a link as its endpoint, once and for all. Its CRI client dials that path anew
 whenever a connection ends, and connect(2) follows links. So to move kubelet, the link is renamed over and
-kubelet's connections to the other socket are ended, after the calls in flight. Kubelet goes on living, and
-with it every exec, log stream and readiness of its pods.
+kubelet's connections to the other socket are ended once the calls in flight have been answered. The kubelet
+process stays, and so do exec sessions, log streams and the readiness of its pods.
 """
 
 from __future__ import annotations

@@ -101,7 +101,7 @@ def leaves_to(snapshot: HostSnapshot, changes: Changes) -> str:
 
 def base_of(snapshot: HostSnapshot) -> str:
     """Kubelet's base endpoint if its link can take it there, and does not do so already. Empty also if the
-    relay answers: then kubelet has until its restart, which no call that stops a container is lost by."""
+    relay answers: then kubelet stays there until its restart."""
     kubelet = snapshot.kubelet
     moves = kubelet.moves and not (kubelet.is_at(kubelet.base) or snapshot.proxy.relay_answers)
     return f"unix://{kubelet.base}" if moves else ""

@@ -262,14 +262,9 @@ def _identity(user: Mapping[str, Any], where: str) -> Identity | None:
 def _impersonation(user: Mapping[str, Any], where: str) -> tuple[tuple[str, str], ...]:
     name, uid = _text(user, "as", where), _text(user, "as-uid", where)
     groups, extra = user.get("as-groups") or [], user.get("as-user-extra") or {}
-    several = (
-        [groups, *(values_of_key or [] for values_of_key in extra.values())]
-        if isinstance(extra, Mapping)
-        else [None]
-    )
+    several = [groups, *(values or [] for values in extra.values())] if isinstance(extra, Mapping) else [None]
     if not all(
-        isinstance(values_of_key, list) and all(isinstance(text, str) for text in values_of_key)
-        for values_of_key in several
+        isinstance(values, list) and all(isinstance(text, str) for text in values) for values in several
     ):
         raise KubeconfigError(
             f"{where}: as-groups must be a list of texts, as-user-extra an object with such lists"

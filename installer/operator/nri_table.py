@@ -78,7 +78,7 @@ def load_table() -> Mapping[str, Any]:
 def _rows(lines: str, conversions: Mapping[str, Callable[[Any], Any]]) -> Iterator[Row]:
     for line in lines.splitlines():
         source, targets, verdict, note = ([cell.strip() for cell in line.split("|")] + [""])[:4]
-        grade = next((known_grade for known_grade in Grade if verdict.startswith(known_grade)), None)
+        grade = next((member for member in Grade if verdict.startswith(member)), None)
         how = verdict.removeprefix(grade or "").strip()
         graded = grade or (Grade.APPROXIMATE if note else Grade.EXACT)
         source, limited, values = source.partition("~")

@@ -100,9 +100,9 @@ def to_retry(leases: RolloutLeases, rules: FleetRules, nodes: int) -> tuple[Rele
     """Return what to delete, so that canaries begin the stopped generations again, and every permit can be
     taken. `nodes`: how many the DaemonSet selects."""
     stopped_generations = [
-        Released(_BREAKER + generation.generation, generation.generation, tuple(sorted(generation.failures)))
-        for generation in leases.breakers
-        if stopped(generation, rules, nodes)
+        Released(_BREAKER + breaker.generation, breaker.generation, tuple(sorted(breaker.failures)))
+        for breaker in leases.breakers
+        if stopped(breaker, rules, nodes)
     ]
     limit = permits_of(rules.concurrent_restarts, nodes)
     unused = {permit_name(number): _UNUSED for number in leases.free if number >= limit}
