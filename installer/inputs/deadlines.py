@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from installer.inputs.settings import Settings
 from installer.model.fleet import FleetRules
-from installer.model.limits import JOB_SLACK, PROXY_SETTLE, RELOAD
+from installer.model.limits import CALLS_ANSWERED, JOB_SLACK, PROXY_SETTLE, RELOAD, TAKEN_UP
 
 _ROLLBACK = 30  # R8: the attempt and its rollback while kubelet hangs on the relay
 _PERMIT_SLACK = 60.0  # that a permit lasts beyond a pass and its rollback
@@ -21,7 +21,7 @@ class Deadlines:
     """Seconds."""
 
     converge: int  # the longest that one pass may take
-    kubelet: int  # of that, a restart of kubelet until it has settled
+    kubelet: int  # of that, a restart of kubelet until it has settled, or a move of it
     start: int  # from the start of a container to the end of its first pass
     absent: int  # the longest that the proxy's unit may be inactive on a healthy node
 
@@ -33,9 +33,11 @@ def build_deadlines(settings: Settings) -> Deadlines:
     start_kubelet = (
         kubelet.guard_seconds + kubelet.start_timeout_seconds + round(JOB_SLACK) + kubelet.settle_seconds
     )
-    converge = round(RELOAD) + start_proxy + start_kubelet + _ROLLBACK
+    move = round(CALLS_ANSWERED + TAKEN_UP)
+    # A pass that restarts kubelet moves none; one that restarts only the proxy moves kubelet away and back.
+    converge = round(RELOAD) + start_proxy + max(start_kubelet, 2 * move) + _ROLLBACK
     absent = max(converge, proxy.dead_seconds + start_proxy + _ROLLBACK)
-    return Deadlines(converge, start_kubelet, _BEGIN + converge, absent)
+    return Deadlines(converge, max(start_kubelet, move), _BEGIN + converge, absent)
 
 
 def build_fleet_rules(settings: Settings) -> FleetRules:

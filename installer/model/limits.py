@@ -17,6 +17,12 @@ in systemd), twice what a generator may take. Giving up sooner gains nothing: un
 nothing else, neither another reload nor the restarts of a rollback."""
 PROXY_SETTLE = 2.0
 """How long a started proxy has to stay up. One that crashes does so early."""
+CALLS_ANSWERED = 35.0
+"""How long a move of kubelet waits for its calls in flight. One that stops a container takes its grace
+period, 30 s by default. If it fails, and the next call on the other endpoint does not, kubelet kills the pod
+at once."""
+TAKEN_UP = 5.0
+"""How long kubelet may take to connect anew: it backs off for up to 3 s."""
 
 
 def answer_seconds(left: float) -> float:

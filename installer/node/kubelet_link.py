@@ -18,13 +18,9 @@ from installer.host.ports import Files, Host
 from installer.host.runtime_directory import make_runtime_directory
 from installer.model import paths
 from installer.model.host import Kind, KubeletSnapshot, UnitState
-from installer.model.limits import HURRIED_SECONDS
+from installer.model.limits import CALLS_ANSWERED, HURRIED_SECONDS, TAKEN_UP
 from installer.model.paths import RELAY_ENDPOINT, normalise_endpoint, same_endpoint
 
-#: Seconds for calls in flight. One that stops a container takes its grace period, 30 s by default. If it
-#: fails, and the next call on the other endpoint does not, kubelet kills the pod at once.
-_ANSWERED = 35.0
-_TAKEN_UP = 5.0  # seconds that kubelet may take to connect anew: it backs off for up to 3 s
 _POLL = 0.05
 
 
@@ -62,7 +58,8 @@ def move(host: Host, unit: str, endpoint: str) -> None:
     Raises StepFailedError, OSError, UnservableHostError.
     """
     relay, now = same_endpoint(endpoint, RELAY_ENDPOINT), host.clock.monotonic()
-    cut_at, deadline, marked, drained = now + _ANSWERED, now + _TAKEN_UP, False, dict[int, frozenset[int]]()
+    cut_at, deadline, marked = now + CALLS_ANSWERED, now + TAKEN_UP, False
+    drained = dict[int, frozenset[int]]()
     while True:
         kubelet = read_kubelet(host, host.systemd.unit(unit))
         process, now = kubelet.process, host.clock.monotonic()
@@ -70,7 +67,7 @@ def move(host: Host, unit: str, endpoint: str) -> None:
         if is_there(kubelet, endpoint) and not draining:
             return
         if draining and now < cut_at:
-            deadline = now + _TAKEN_UP
+            deadline = now + TAKEN_UP
         if now > deadline:
             why = "it does not connect" if kubelet.linked else "it has not been started with our link"
             raise StepFailedError(f"{unit}: it does not take up {endpoint}: {why}", interfered=True)

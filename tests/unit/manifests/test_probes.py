@@ -11,7 +11,8 @@ from typing import Any, Literal
 
 import pytest
 
-from installer.daemon.configuration import Command, Configuration
+from installer.daemon.configuration import Command, Configuration, build_configuration
+from installer.daemon.decision import Action, bounds_of
 from installer.daemon.outcome import Outcome
 from installer.daemon.policy import Policy
 from installer.daemon.poller import PollSnapshot
@@ -27,6 +28,10 @@ from tests.lib.rules import rule
 SLOW = Settings(
     proxy=ProxySettings(start_timeout_seconds=500, dead_seconds=900),
     kubelet=KubeletSettings(start_timeout_seconds=700, settle_seconds=100, guard_seconds=200),
+)
+HURRIED = Settings(
+    proxy=ProxySettings(start_timeout_seconds=1),
+    kubelet=KubeletSettings(start_timeout_seconds=1, settle_seconds=1, guard_seconds=3),
 )
 
 
@@ -49,6 +54,14 @@ def test_thresholds_exceed_the_deadlines(settings: Settings) -> None:
     assert patience(probes["startupProbe"]) > longest_pass(settings)
     assert patience(probes["livenessProbe"]) > build_deadlines(settings).absent
     assert patience(probes["startupProbe"]) > build_deadlines(settings).start
+
+
+@pytest.mark.parametrize("settings", [Settings(), SLOW, HURRIED], ids=["default", "slow", "hurried"])
+def test_no_deadline_ends_a_move_that_waits_for_calls_in_flight(settings: Settings) -> None:
+    """A container may take 30 s to stop. A pass moves kubelet away from the proxy and back."""
+    configuration = build_configuration(settings)
+    assert bounds_of(Action.HOLD, configuration)[0] >= 40
+    assert bounds_of(Action.INSTALL, configuration)[0] >= settings.proxy.start_timeout_seconds + 2 * 40
 
 
 def test_every_probe_has_a_deadline_of_its_own() -> None:
