@@ -296,6 +296,7 @@ def test_kubelet_is_not_moved_again_to_a_relay_that_the_guard_has_let_it_leave(
 @pytest.mark.parametrize("what", ["nothing", "a file", "a directory", "a dangling link"])
 def test_a_link_that_is_lost_is_made_again(slow: SlowHost, what: str) -> None:
     place = slow.fake.root / LINK[1:]
+    slow.fake.cri.sockets[paths.RELAY_ENDPOINT] = CONTAINERD
     place.unlink()
     if what == "a file":
         place.touch()

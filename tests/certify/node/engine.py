@@ -52,10 +52,10 @@ class Found:
         self.faults += other.faults
 
 
-def attempt(world: World, request: Request) -> str:
-    """One run, and how it ended, in a word."""
+def attempt(world: World, request: Request, *, asks: bool = False) -> str:
+    """One run, and how it ended, in a word. `asks`: the world is told of its questions."""
     try:
-        changed = reconcile(request, world.fake.host, silent)
+        changed = reconcile(request, world.host if asks else world.fake.host, silent)
     except RolledBackError:
         return "rolled back"
     except RollbackFailedError:
@@ -73,6 +73,7 @@ def watch(
     disk: Tree | None,
     *,
     foresees: bool = True,
+    asks: bool = False,
     strike: Callable[[int], None] = lambda _number: None,
 ) -> Run:
     """The same, seen whole. `strike` is told each effect's number, and 0 before the first."""
@@ -94,7 +95,7 @@ def watch(
 
     strike(0)
     world.on_effect = note
-    ended = attempt(world, request)
+    ended = attempt(world, request, asks=asks)
     world.on_effect = lambda _effect: None
     if looked:
         ended = f"{ended}, and `plan` did {looked[0]}"

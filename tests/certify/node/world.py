@@ -23,10 +23,10 @@ from pathlib import Path
 from typing import Any
 from zlib import crc32
 
-from installer.errors import SystemdError
+from installer.errors import SystemdError, UnservableHostError
 from installer.host.disk import Kernel
 from installer.host.kubelet_place import BASE_VARIABLE
-from installer.host.ports import KnownDigest, RuntimeStatus, Unwritable
+from installer.host.ports import Host, KnownDigest, RuntimeStatus, Unwritable
 from installer.inputs.systemd_syntax import parse_unit
 from installer.model import paths
 from installer.model.containers import CgroupState, CpuResources, ReadyPod, weights_of
@@ -123,6 +123,8 @@ class Effect:
 
 Read = Mapping[str, bytes | None]
 LOOK = "answers"  # an effect that changes nothing
+_READS = ("status", "state", "read", "list")
+_LINKS = 40  # in a row, as in the kernel
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,7 +204,10 @@ class _Files(NodeFiles):
     def state(self, path: str, known: KnownDigest | None = None) -> FileState:
         if self.world.depth:
             return super().state(path, known)
-        entry = self.world.entry(path, follow=False)
+        try:
+            entry = self.world.entry(path, follow=False)
+        except UnservableHostError:
+            return FileState(Kind.OUTSIDE)
         return ABSENT if entry is None else _state(entry)
 
     def read(self, path: str, limit: int = 1 << 20) -> bytes | None:
@@ -247,6 +252,27 @@ def _state(entry: Entry) -> FileState:
     return FileState(Kind.DIRECTORY, entry.mode)
 
 
+class _Asked:
+    """A port that tells the world of each question before it is asked."""
+
+    def __init__(self, world: World, name: str, port: object) -> None:
+        self._world, self._name, self._port = world, name, port
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._port, name)
+        if not callable(found):
+            return found
+
+        def ask(*arguments: Any, **named: Any) -> Any:
+            about = arguments[0] if arguments and isinstance(arguments[0], str) else ""
+            self._world.on_question(f"{self._name}.{name} {about}".rstrip())
+            if self._name == "files" and name in _READS:
+                self._world.fail_to_read(about)
+            return found(*arguments, **named)
+
+        return ask
+
+
 class _Processes(FakeProcesses):
     """Those that the world began with are older."""
 
@@ -256,6 +282,16 @@ class _Processes(FakeProcesses):
     def get(self, pid: int) -> ProcessState | None:
         found = super().get(pid)
         return replace(found, age=self.age) if found is not None and pid in self.before else found
+
+
+def _leads_out(path: str) -> bool:
+    """Whether its `..` lead above the root."""
+    depth = 0
+    for name in path.split("/"):
+        depth += {"": 0, ".": 0, "..": -1}.get(name, 1)
+        if depth < 0:
+            return True
+    return False
 
 
 class World(Node):
@@ -268,6 +304,7 @@ class World(Node):
         self.tree: Tree = {}
         self._kept = False  # in a moment, which does not change any more
         self.on_effect: Callable[[Effect], None] = lambda _effect: None
+        self.on_question: Callable[[str], None] = lambda _question: None
         self.traces = False
         self.started_from: dict[int, Read] = {}
         self.answers: dict[int, float] = {}
@@ -316,6 +353,14 @@ class World(Node):
         fake.cri.refusals, fake.cri.ignores = facts.get("refusals", {}), bool(facts.get("ignores"))
         fake.cri.created = tuple(UnstartedContainer(*one) for one in facts.get("unstarted", ()))
 
+    @property
+    def host(self) -> Host:
+        """Its doors. Each tells `on_question` of what it is asked, and may be in trouble."""
+        host = self.fake.host
+        names = ("files", "systemd", "processes", "connections", "cri", "healthz", "journal", "clock")
+        asked: dict[str, Any] = {name: _Asked(self, name, getattr(host, name)) for name in names}
+        return replace(host, **asked)
+
     def _make_systemd(self, kernel: Kernel) -> NodeSystemd:
         return _Systemd(self, kernel)
 
@@ -324,9 +369,18 @@ class World(Node):
         files.world = self
         return files
 
+    def read(self, path: str) -> bytes | None:
+        with suppress(UnservableHostError):
+            entry = self.entry(path, follow=True) if not self.depth else None
+            if not self.depth:
+                return entry.content if entry is not None and entry.kind == "f" else None
+            return super().read(path)
+        return None
+
     def entry(self, path: str, *, follow: bool) -> Entry | None:
-        """What is at that path, through links; of a link itself unless `follow`."""
-        for _ in range(20):
+        """What is at that path, through links; of a link itself unless `follow`. Raises UnservableHostError
+        like the real adapter, if a link leads out of the root, or in a circle."""
+        for _ in range(_LINKS):
             found = self.tree.get(path)
             if found is not None and not (follow and found.kind == "l"):
                 return found
@@ -340,11 +394,13 @@ class World(Node):
                 if on_the_way.kind == "l" and (follow or number < len(names) - 1):
                     target = on_the_way.target
                     target = target if target.startswith("/") else f"{prefix.rpartition('/')[0]}/{target}"
+                    if _leads_out(target):
+                        raise UnservableHostError(f"{path}: a symlink leads out of the host root")
                     path = "/".join([posixpath.normpath(target), *names[number + 1 :]])
                     break
             else:
                 return found
-        return None
+        raise UnservableHostError(f"{path}: too many symlinks")
 
     def names(self, directory: str) -> tuple[str, ...]:
         place, known = self.real(directory), self._names
@@ -431,9 +487,19 @@ class World(Node):
             given["cgroup"] = replace(one.cgroup, blkio=facts["blkio"])
         return replace(one, through_proxy=bool(facts.get("through")), **given)
 
-    def create_container(self, name: str) -> None:
+    def create(self, name: str) -> None:
         if all(one.id != name for one in self.fake.cri.running):
             self._set_running([*self.fake.cri.running, stranger(name)])
+
+    def end(self, name: str) -> None:
+        """It ends, and kubelet deletes it; the proxy then forgets it."""
+        self._set_running([one for one in self.fake.cri.running if one.id != name])
+        cache = self._cache()
+        for kind, key in (("Containers", f"uid-{name}:{name}"), ("Pods", f"pod-{name}")):
+            cache.get(kind, {}).pop(key, None)
+        if cache:
+            (self.fake.root / paths.PROXY_CACHE[1:]).write_text(json.dumps(cache))
+            self.refresh()
 
     def _loaded(self) -> dict[str, Read]:
         assert isinstance(self.systemd, _Systemd)
@@ -516,6 +582,11 @@ class World(Node):
         self.systemd.daemon_reload(0)
         self.depth -= 1
 
+    def fail_to_read(self, path: str) -> None:
+        """A disk that gives nothing any more."""
+        if self.struck == "disk unreadable" and not f"{path}/".startswith("/run/"):
+            raise OSError(errno.EIO, os.strerror(errno.EIO), path)
+
     def _fail(self, method: str, path: str) -> None:
         """A disk that takes nothing more."""
         if self.depth or self.struck not in _FULL:
@@ -527,10 +598,14 @@ class World(Node):
 
     # -- what runs on it --------------------------------------------------------------
 
+    def process(self, unit: str) -> ProcessState | None:
+        found = self.systemd.units.get(unit)
+        return self.fake.processes.get(found.main_pid) if found is not None else None
+
     @property
     def proxy_answers(self) -> bool:
-        now = self.fake.clock.time
-        return self.proxy_runs and now >= self.answers.get(self.systemd.unit(paths.PROXY_UNIT).main_pid, now)
+        now, pid = self.fake.clock.time, self.systemd.units[paths.PROXY_UNIT].main_pid
+        return self.struck != "relay" and self.proxy_runs and now >= self.answers.get(pid, now)
 
     def kubelet_healthy(self) -> bool:
         nature = self.read(NATURE)
@@ -564,7 +639,9 @@ class World(Node):
 
     def _answer(self) -> RuntimeStatus | str:
         who = self._runtime() if self.proxy_answers else "no socket"
-        self.did(Effect(LOOK, "", ended="no" if isinstance(who, str) else "yes"))
+        look = Effect(LOOK, "", ended="no" if isinstance(who, str) else "yes")
+        if self.effects[-1:] != [look]:  # one of many in a row
+            self.did(look)
         return who
 
     def _signalled(self, unit: str, _number: int) -> None:
@@ -835,7 +912,7 @@ class _Systemd(NodeSystemd):
             self.leave()  # it was silent for three seconds
             world.answers[unit.main_pid] = world.fake.clock.time + SLOW[nature]
         if nature == b"late":
-            world.create_container("late")
+            world.create("late")
         (world.fake.root / "run/cri-resmgr").mkdir(exist_ok=True)
         (world.fake.root / paths.PROXY_PID_FILE[1:]).write_text(f"{unit.main_pid}\n")
         return "done", unit
