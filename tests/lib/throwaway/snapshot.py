@@ -9,6 +9,7 @@ kubelet's unit as systemd has it. What changes by itself is left out: lively has
 import hashlib
 import os
 import stat
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +22,8 @@ from tests.lib.throwaway.host import ThrowawayHost
 IN_MEMORY = ("run", "tmp")
 
 KUBELET = "kubelet.service"
+
+_LOOKED = 20.0  # seconds; the guard looks after two
 
 #: Properties of a unit.
 UNIT_LISTS = ("After", "Before", "Conflicts", "Requires", "RequiredBy", "WantedBy", "Wants")
@@ -70,7 +73,18 @@ def snapshot(host: ThrowawayHost) -> Mapping[str, Entry]:
     The keys are absolute paths on the host; a unit file's state stands under
     `unit:<name>`, a property of kubelet's unit under `kubelet:<name>`.
     """
+    _await_guard(host.systemctl)
     return files(host) | units(host.systemctl)
+
+
+def _await_guard(systemctl: Callable[..., str]) -> None:
+    """Some seconds after the proxy has ended, a timer of the guard's looks again, and goes: also if the guard
+    is removed meanwhile."""
+    deadline = time.monotonic() + _LOOKED
+    while f"{paths.GUARD} gone" in systemctl("list-units", "--plain", "--no-legend", "run-*"):
+        if time.monotonic() > deadline:
+            return
+        time.sleep(0.1)
 
 
 def units(systemctl: Callable[..., str]) -> dict[str, Entry]:
