@@ -184,7 +184,7 @@ class Policy:
 
     def _block(self, outcome: Outcome, child: Running) -> None:
         """Remember what the pass must not do on the host that it saw."""
-        seen = child.before.everything
+        seen = child.before.obstacles
         if outcome.planned is not None:
             self._returns += [child.begun_at] * child.decision.is_return
             self._wants = outcome.planned
@@ -386,7 +386,7 @@ class Policy:
 
     def _blocked_on(self, snapshot: PollSnapshot) -> Blocked:
         """Return why passes are blocked on a host that looks like this."""
-        return self._blocked if self._blocked.seen == snapshot.everything else UNBLOCKED
+        return self._blocked if self._blocked.seen == snapshot.obstacles else UNBLOCKED
 
     def _why(self, now: float, snapshot: PollSnapshot) -> str:
         """Return what calls for a pass, empty if nothing does, or if there were many."""

@@ -78,8 +78,9 @@ class PollSnapshot:
         return bool(self.proxy.loaded_digest or (self.on_relay and self.kubelet.loaded_digest))
 
     @property
-    def everything(self) -> Token:
-        return (self.inputs, self.files, self.units)
+    def obstacles(self) -> Token:
+        """What may block a pass. A proxy that keeps crashing changes none of it."""
+        return (self.inputs, self.files, self.standing, _OF_UNIT(self.kubelet))
 
     @property
     def refusable(self) -> Token:

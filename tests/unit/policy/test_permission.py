@@ -13,7 +13,7 @@ from installer.daemon.poller import PollSnapshot
 from installer.model.daemon import Installed, Phase
 from installer.model.fleet import Permission, PlannedWork
 from installer.model.names import Mode
-from tests.lib.policy_bench import BARE, CHANGED, DEAD, GOOD, HELD, KUBELET, OK, Bench, Make, held
+from tests.lib.policy_bench import BARE, CHANGED, DEAD, GOOD, HELD, KUBELET, OK, PROXY, Bench, Make, held
 from tests.lib.rules import rule
 
 WORK = PlannedWork("one", begins=True)
@@ -168,6 +168,19 @@ def test_a_removal_waits_for_a_permit(make: Make) -> None:
     assert bench.look(of(GOOD, COMES)) is Action.REMOVE
     bench.end(CHANGED, of(BARE))
     assert str(bench.phase) == "removed"
+
+
+@pytest.mark.parametrize("mode", [Mode.INSTALL, Mode.REMOVE])
+def test_a_proxy_that_keeps_crashing_begins_no_pass_while_one_waits(make: Make, mode: Mode) -> None:
+    bench = make(mode=mode)
+    crashed = replace(GOOD, relay=False, on_relay=False, units=("base",))
+    wait(bench, crashed)
+    for number in range(20):
+        for state in ("activating", "deactivating"):
+            proxy = replace(PROXY, active_state=state, main_pid=number, invocation_id=f"{number}")
+            seen = replace(crashed, proxy=proxy, units=(state, number))
+            assert bench.look(of(seen), after=1.0) is Action.NOTHING
+    assert bench.look(of(crashed, COMES)) is not Action.NOTHING
 
 
 STOPPED = replace(GOOD, kubelet=replace(KUBELET, active_state="inactive"), files=("drift",))
