@@ -11,6 +11,7 @@ import os
 import stat
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -73,18 +74,23 @@ def snapshot(host: ThrowawayHost) -> Mapping[str, Entry]:
     The keys are absolute paths on the host; a unit file's state stands under
     `unit:<name>`, a property of kubelet's unit under `kubelet:<name>`.
     """
-    _await_guard(host.systemctl)
     return files(host) | units(host.systemctl)
 
 
-def _await_guard(systemctl: Callable[..., str]) -> None:
+def _await_guard(root: Path) -> None:
     """Some seconds after the proxy has ended, a timer of the guard's looks again, and goes: also if the guard
     is removed meanwhile."""
     deadline = time.monotonic() + _LOOKED
-    while f"{paths.GUARD} gone" in systemctl("list-units", "--plain", "--no-legend", "run-*"):
-        if time.monotonic() > deadline:
-            return
+    while _is_to_look(root / "run/systemd/transient") and time.monotonic() < deadline:
         time.sleep(0.1)
+
+
+def _is_to_look(transient: Path) -> bool:
+    for path in transient.glob("run-*.service"):
+        with suppress(FileNotFoundError):
+            if paths.GUARD in path.read_text():
+                return True
+    return False
 
 
 def units(systemctl: Callable[..., str]) -> dict[str, Entry]:
@@ -110,6 +116,7 @@ def _ordered(name: str, words: list[str]) -> list[str]:
 
 def files(host: ThrowawayHost) -> dict[str, Entry]:
     """Every path of a snapshot; systemd is not asked, which takes fifty times as long."""
+    _await_guard(host.root)
     found: dict[str, Entry] = {}
     for name in _differing(host.changes, ""):
         here, in_system = _entry_at(host.root, name), _entry_at(host.system, name)
