@@ -111,10 +111,8 @@ class KubeletStart:
     def check_effective(self, step: Step) -> None:
         """Check that our lines are in force in the unit that systemd has loaded. Raises StepFailedError.
         Somebody's drop-in may have come meanwhile, which the next run's preflight sees."""
-        kubelet = self._plan.desired.kubelet
-        if kubelet is None:
-            return
-        systemd = self._host.systemd
+        kubelet, systemd = self._plan.desired.kubelet, self._host.systemd
+        assert kubelet is not None
         wrong = effective(systemd.detail(step.target), systemd.unit(step.target), kubelet)
         if wrong:
             error = self._failure(step.target, f"our lines have no effect: {wrong}")

@@ -13,7 +13,7 @@ from installer.node.adoption import OLD_CACHE
 from tests.certify.branches import Branches
 from tests.certify.node.certify import Job, all_jobs, all_of, carry_out, memory, modules
 from tests.certify.node.defects import DEFECTS, Defect, find
-from tests.certify.node.engine import attempt, watch
+from tests.certify.node.engine import attempt, certify, watch
 from tests.certify.node.starts import FACTORS, Ground, cover
 from tests.certify.node.targets import BAD, INSTALL
 from tests.certify.node.troubles import TROUBLES, Turn, turned
@@ -148,3 +148,8 @@ def test_a_rollback_that_brings_kubelet_back_ends_the_hold_of_one_that_could_not
     assert not turned(
         Ground(tmp_path), start, BAD, [Turn(silent, "systemd.reset_failed " + paths.PROXY_UNIT)]
     ).faults
+
+
+def test_a_run_that_lets_kubelet_leave_a_proxy_that_is_starting_compares_the_pods(tmp_path: Path) -> None:
+    start = (("proxy", "starting slowly"), ("containers", "two"))
+    assert not certify(Ground(tmp_path), start, INSTALL, every=0).faults

@@ -39,16 +39,16 @@ class Trouble(NamedTuple):
     retries: bool = False
 
 
-def _lasting(name: str, *, retries: bool = False) -> Trouble:
-    """The world knows what it means."""
-
+def _strike(name: str) -> Callable[[World], None]:
     def begin(world: World) -> None:
         world.struck = name
 
-    def end(world: World) -> None:
-        world.struck = ""
+    return begin
 
-    return Trouble(name, begin, end, retries)
+
+def _lasting(name: str, *, retries: bool = False) -> Trouble:
+    """The world knows what it means."""
+    return Trouble(name, _strike(name), _strike(""), retries)
 
 
 def _interrupt(world: World) -> None:
@@ -81,6 +81,32 @@ def _start_theirs(world: World) -> None:
     """The same of the proxy of an earlier installation, which nobody else would."""
     if world.process(paths.PROXY_UNIT) is None and world.read(paths.BINARY) == program("theirs"):
         world.somebody("restart", paths.PROXY_UNIT)
+
+
+def _unlist(world: World) -> None:
+    """A pod that no start of the proxy lists."""
+    world.struck = "unlisted"
+    world.count_pods()
+
+
+def _list_again(world: World) -> None:
+    world.struck = ""
+    world.count_pods()
+
+
+def _end_pods(world: World) -> None:
+    world.struck = ""
+    for one in world.fake.cri.running:
+        if one.id.startswith("late"):
+            world.end(one.id)
+
+
+def _end_stop(world: World) -> None:
+    """What had been stopping has stopped."""
+    world.struck = ""
+    unit = world.systemd.units[paths.PROXY_UNIT]
+    if unit.active_state == "deactivating":
+        world.somebody("stop", unit.name)
 
 
 _THEIRS = f"{DROP_INS}/95-theirs.conf"
@@ -123,6 +149,18 @@ TROUBLES = (
     Trouble("kubelet restarted", _restart(KUBELET)),
     Trouble("kubelet crashed", _restart(KUBELET, crashed=True), retries=True),
     Trouble("a new pod", lambda world: world.create("late"), lambda world: world.end("late")),
+    _lasting("not ready"),
+    _lasting("link"),
+    Trouble("unlisted pod", _unlist, _list_again),
+    Trouble("new pods", _strike("new pods"), _end_pods),
+    Trouble("stops slowly", _strike("stops slowly"), _end_stop),
+    Trouble(
+        "somebody's hold",
+        lambda world: world.leave(paths.HOLD, b"ticket 4711\n"),
+        lambda world: world.leave(paths.HOLD, None),
+    ),
+    Trouble("a pod of few words", lambda world: world.create("odd"), lambda world: world.end("odd")),
+    _drop_in("no variables", "Environment="),
     _drop_in("no guard", "ExecStartPre="),
     _drop_in("no files", "EnvironmentFile="),
     _drop_in("one more file", "EnvironmentFile=-/etc/default/theirs"),
@@ -227,10 +265,54 @@ def _turned(way: Undisturbed, turns: Iterable[Turn]) -> Found:
     return found
 
 
+_NEW = (("former", "nothing"), _TWO)
+_RUNTIME = "unix:///run/containerd/containerd.sock"
+_CACHE = f"files.read {paths.PROXY_CACHE}"
+#: What no effect comes before: by the name of the trouble, the question, and which of them.
+TURNS: dict[tuple[Start, Target], tuple[tuple[str, str, int], ...]] = {
+    (_NEW, INSTALL): (
+        ("disk full", f"cri.pods {_RUNTIME}", 2),
+        ("bus", f"systemd.restart {KUBELET}", 1),
+        ("bus", "files.state /run/containerd/containerd.sock", 3),
+        ("runtime", f"cri.empty_pods {paths.RELAY_ENDPOINT}", 1),
+        ("runtime", f"systemd.restart {KUBELET}", 1),
+        ("ill", "connections.peers", 1),
+        ("relay", "clock.sleep", 3),
+        ("new pods", f"systemd.restart {paths.PROXY_UNIT}", 1),
+        ("link", f"files.write {paths.BINARY}", 1),
+        ("a pod of few words", f"systemd.stop {paths.PROXY_UNIT}", 1),
+        ("no variables", "systemd.daemon_reload", 2),
+        ("not ready", f"systemd.restart {paths.PROXY_UNIT}", 1),
+        ("unlisted pod", f"systemd.restart {KUBELET}", 1),
+        ("disk unreadable", f"files.seal {paths.OUR_RUNTIME}", 1),
+    ),
+    ((("endpoint", "base"), _TWO), INSTALL): (("proxy stopped", "connections.drain", 1),),
+    ((("former", "forced"), _TWO), REREAD): (("relay", f"systemd.kill {paths.PROXY_UNIT}", 1),),
+    ((("proxy", "failed"), _TWO), INSTALL): (("relay", "clock.sleep", 3),),
+    ((_TWO,), POLICY): (("disk full", "files.read /var/lib/kubelet/allocated_pods_state", 2),),
+    ((_TWO,), UPGRADE): (
+        ("runtime", f"cri.pods {_RUNTIME}", 2),
+        ("stops slowly", f"systemd.restart {paths.PROXY_UNIT}", 1),
+    ),
+    ((_TWO,), BAD): (
+        ("runtime", f"cri.status {_RUNTIME}", 3),
+        ("disk unreadable", _CACHE, 5),
+        ("disk unreadable", _CACHE, 6),
+    ),
+    ((_TWO,), REMOVAL): (("disk read-only", f"files.status {paths.HOLD}", 2),),
+}
+
+
+def turns_of(start: Start, target: Target) -> Iterator[Turn]:
+    named = {trouble.name: trouble for trouble in TROUBLES}
+    return (Turn(named[name], question, at) for name, question, at in TURNS.get((start, target), ()))
+
+
 def troubled(ground: Ground, start: Start, target: Target, every: int) -> Found:
     """Each trouble at each so many effects of the run; each begins at another one."""
     way = Undisturbed(ground, start, target)
     found = Found(depth=way.depth)
+    found.add(_turned(way, turns_of(start, target)))
     questions = way.questions()
     for number, trouble in enumerate(TROUBLES):
         for after in (0, *range(1 + number % every, way.depth, every)):
