@@ -154,11 +154,6 @@ TROUBLES = (
     Trouble("unlisted pod", _unlist, _list_again),
     Trouble("new pods", _strike("new pods"), _end_pods),
     Trouble("stops slowly", _strike("stops slowly"), _end_stop),
-    Trouble(
-        "somebody's hold",
-        lambda world: world.leave(paths.HOLD, b"ticket 4711\n"),
-        lambda world: world.leave(paths.HOLD, None),
-    ),
     Trouble("a pod of few words", lambda world: world.create("odd"), lambda world: world.end("odd")),
     _drop_in("no variables", "Environment="),
     _drop_in("no guard", "ExecStartPre="),
