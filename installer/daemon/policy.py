@@ -141,6 +141,7 @@ class Policy:
         child, passes = self._child, self._passes
         action, before = child.decision.action, child.before
         self._child = replace(child, decision=_NOTHING)
+        self._was_on_relay = after.on_relay  # what the child has done was not the guard
         self.restarts += [now] * outcome.restarts
         passes.counts["all_restarts"] += outcome.restarts
         passes.counts["rollbacks"] += outcome.rolled_back
