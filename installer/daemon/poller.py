@@ -111,7 +111,9 @@ class PollSnapshot:
         """Return what is not healthy, empty if all is. `silent`: seconds since the relay last answered."""
         for unit in (self.proxy, self.kubelet):
             if not unit.running and not (unit is self.proxy and silent < _SHORT_SILENCE):
-                return f"{unit.name} is {unit.active_state}"
+                # One that keeps crashing is one thing to report, and not two for each crash.
+                between = unit.active_state in ("activating", "deactivating")
+                return f"{unit.name} is {'not active' if between else unit.active_state}"
         if silent >= _SHORT_SILENCE:
             said = "the relay does not answer"
             if self.late and self.answered_in >= _SLOW:
