@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from installer.model import paths
 from tests.faults.hosts import kubelets
 from tests.host.command import RELAY_FLAG, Command, Ended, untouched
 from tests.host.flavours import KUBELETS, NEW_FLAG, UNIT_FILE, Flavour
@@ -27,6 +28,7 @@ from tests.lib.throwaway.snapshot import difference, files, snapshot
 pytestmark = pytest.mark.long
 
 PROXY = "cri-resource-manager.service"
+LINK_FLAGS = [f"--container-runtime-endpoint=unix://{link}" for link in paths.ENDPOINT_LINKS]
 
 #: Cases of kubelets, one for each way that no flavour has.
 FORMS = (
@@ -86,8 +88,8 @@ def boot(tmp_path: Path) -> Iterator[Boot]:
 
 def served(arguments: list[str]) -> list[str]:
     """Kubelet's own arguments, after seeing that ours is there once and has the last word."""
-    assert arguments[-1] == RELAY_FLAG
-    assert RELAY_FLAG not in arguments[:-1]
+    assert arguments[-1] in LINK_FLAGS
+    assert arguments[-1] not in arguments[:-1]
     return arguments[:-1]
 
 
