@@ -18,6 +18,7 @@ from tests.host.mortal import converge, temporary_directory
 from tests.host.node import PROXY, STATE, Node
 from tests.host.workload import expect_kept
 from tests.lib.throwaway import real
+from tests.lib.throwaway.host import HostError
 from tests.lib.throwaway.kubelet import UNIT, wait_healthy
 from tests.lib.throwaway.snapshot import difference, files
 from tests.lib.throwaway.standins.cri_resmgr import read_line
@@ -68,7 +69,7 @@ def fail_again(node: Node, way: Way, number: int) -> None:
     # Else somebody has restarted it, and R8 leaves it there. One that is not to be served may not even run.
     was_on_relay = way.installed and node.on_relay()
     # What fails may be kubelet's start, and the run that was cut off had that behind it.
-    was_through = not way.installed and node.on_relay()
+    was_through = not way.installed and _is_up_on_relay(node)
     ended = converge(node, Mode.INSTALL)
     if ended == "nothing":
         return
@@ -89,6 +90,13 @@ def fail_again(node: Node, way: Way, number: int) -> None:
     assert any(plan.code == 0 for plan in plans) or not was_on_relay, (
         f"after the failing run: {plans[0].said}"
     )
+
+
+def _is_up_on_relay(node: Node) -> bool:
+    try:
+        return node.on_relay()
+    except HostError:  # kubelet does not run just now
+        return False
 
 
 def has_good(node: Node) -> bool:
