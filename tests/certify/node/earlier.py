@@ -4,15 +4,17 @@ proxy's unit."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 from installer.model import paths
 from tests.certify.node.kubelets import BASE, CONFIG, PROGRAM, WORD
 from tests.faults.disks.crash import Entry, Tree
-from tests.faults.disks.node import BASE_ENVIRONMENT, KUBELET, bare_node, earlier_node
+from tests.faults.disks.node import BASE_ENVIRONMENT, KUBELET, RUNTIME, bare_node, earlier_node
 
 _OWN = f"[Service]\nEnvironmentFile=-{BASE_ENVIRONMENT}\nExecStart=\n"
 _RELAY = f"--container-runtime-endpoint={paths.RELAY_ENDPOINT}"
 _LINE = f"ExecStart={PROGRAM} {WORD}\n"
+_BACK = f"--container-runtime-endpoint={RUNTIME}"
 _ORDERED = f"[Unit]\nAfter={paths.PROXY_UNIT}\nRequires={paths.PROXY_UNIT} a.service\nWants=b.service\n"
 _REQUIRED = f"/etc/systemd/system/{KUBELET}.requires"
 
@@ -61,3 +63,31 @@ EARLIER: dict[str, Callable[[], Tree]] = {
     ),
 }
 EARLIER = {f"earlier, {name}": tree for name, tree in EARLIER.items()}
+#: Kubelet's own files as a takeover has to leave them, by what they were: by hand, not by the program.
+_REPAIRED = {
+    f"{_OWN}ExecStart={PROGRAM} --v=2 \\\n    {WORD} \\\n    {_RELAY} \\\n": (
+        f"{_OWN}ExecStart={PROGRAM} --v=2 \\\n    {_BACK} \\\n    {WORD}\n"
+    ),
+    f"{_OWN}ExecStart={PROGRAM} {WORD} \\\n    {_RELAY} \\\n": (
+        f"{_OWN}ExecStart={PROGRAM} \\\n    {_BACK} \\\n    {WORD}\n"
+    ),
+    f"{_ORDERED}{_OWN}{_LINE}": f"[Unit]\nRequires=a.service\nWants=b.service\n{_OWN}{_LINE}",
+    f"containerRuntimeEndpoint: {paths.RELAY_ENDPOINT}\n": f"containerRuntimeEndpoint: {RUNTIME}\n",
+    f"# ours\nKUBELET_EXTRA_ARGS=--v=2 {_RELAY}\n": f"# ours\nKUBELET_EXTRA_ARGS=--v=2 {_BACK}\n",
+    f"KUBELET_EXTRA_ARGS=--v=2 {_RELAY}\n": f"KUBELET_EXTRA_ARGS=--v=2 {_BACK}\n",
+}
+_KUBELETS = (BASE, BASE_ENVIRONMENT, CONFIG)
+
+
+def kubelets_own(disk: Tree) -> Tree:
+    """Kubelet's own files there."""
+    return {path: disk[path] for path in _KUBELETS if path in disk and disk[path].kind == "f"}
+
+
+def repairs(disk: Tree) -> Tree:
+    """Those of kubelet's own files on that disk that a takeover repairs, as it has to leave them."""
+    return {
+        path: replace(entry, content=_REPAIRED[text].encode())
+        for path, entry in kubelets_own(disk).items()
+        if (text := entry.content.decode("utf-8", "replace")) in _REPAIRED
+    }

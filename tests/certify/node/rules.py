@@ -530,6 +530,12 @@ def took_over(tree: Tree) -> bool:
     return owned is not None and not owned["before"]["digest"]
 
 
+def repaired(tree: Tree, repairs: Tree) -> Tree:
+    """Of these repairs, those that are done there, or that the record has begun."""
+    owned = _record(tree).get("owned", {})
+    return {path: entry for path, entry in repairs.items() if path in owned or tree.get(path) == entry}
+
+
 def _variables(content: bytes) -> dict[str, str]:
     return parse_environment_file(content.decode("utf-8", "replace"))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from hashlib import sha256
@@ -13,12 +14,11 @@ from installer.inputs.load import Request
 from installer.inputs.settings import KubeletSettings, ProxySettings, RemovalSettings, Settings
 from installer.model import paths
 from installer.model.names import Mode
-from tests.certify.node.earlier import EARLIER
+from tests.certify.node.earlier import EARLIER, kubelets_own, repairs
 from tests.certify.node.facts import HOSTS
-from tests.certify.node.kubelets import KUBELETS
+from tests.certify.node.kubelets import CONFIG, KUBELETS
 from tests.faults.disks.crash import Tree
 from tests.faults.disks.node import (
-    BASE_ENVIRONMENT,
     RUNTIME,
     bare_node,
     earlier_node,
@@ -224,7 +224,6 @@ def without_earlier(disk: Tree) -> Tree:
     found = disk.get(paths.BINARY)
     if found is None or found.content != program("theirs"):
         return disk
-    kubelet = disk[BASE_ENVIRONMENT]
     own = {path: entry for path, entry in disk.items() if path.startswith("/usr") and entry.kind == "d"}
-    repaired = kubelet.content.replace(paths.RELAY_ENDPOINT.encode(), RUNTIME.encode())
-    return {**node_after_takeover(), **own, BASE_ENVIRONMENT: replace(kubelet, content=repaired)}
+    own |= {path: disk[path] for path in (posixpath.dirname(CONFIG),) if path in disk}
+    return {**node_after_takeover(), **own, **kubelets_own(disk), **repairs(disk)}
