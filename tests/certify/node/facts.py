@@ -109,6 +109,14 @@ HOSTS: dict[str, Callable[[], Tree]] = {
             f"/var/lib/kubelet/{paths.CPU_MANAGER_STATE}": "../../../../../x",
         }
     ),
+    "directories that lead away": _host(
+        links={
+            "/opt/intel": "../../../../x",
+            paths.PROXY_STATE[0]: "../../../../x",
+            f"/var/lib/kubelet/{paths.ALLOCATED_PODS}": "../../../../../x",
+            "/usr/local/lib/systemd/system": "../../../../../../x",
+        }
+    ),
     "an old kubelet": _host({"kubelet": "v1.28.2"}),
     "a newer kubelet": _host({"kubelet": "v1.31.0"}),
     "a runtime that ignores too little": _host({"low": True, "ignores": True}),

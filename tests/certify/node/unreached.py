@@ -55,6 +55,49 @@ BRANCHES: dict[str, tuple[str, ...]] = {
         'kubelet_strategy.effective: if unit.load_state != "loaded": -> return f"{unit.name} is {unit.load_state}"',
         "ownership.RecordStore._set_aside: if self._files.state(object_path(name)).kind is not Kind.FILE: -> continue",
     ),
+    "An error that this program does not foresee, which only a mistake in it raises. tests/unit/test_reconcile.py raises one in the middle of a plan.": (
+        "apply._Worker._do: except Exception as error:  # must not leave the node half changed either",
+    ),
+    "A signal that ends a run while its last look at the host is under way, or a rescue while kubelet leaves: the certificate's signals come at effects and few questions. tests/unit/test_in_between.py sends both.": (
+        "converge._verify: raise",
+        "rescue.hold_kubelet: write_entry(host.journal, entry_of_hold(reason, describe_end(error), moved=moves))",
+    ),
+    "Nothing that kubelet asks the simulated relay is in flight, and no restart of its unit takes time. tests/unit/test_relay_steps.py has calls in flight, a kubelet that is being restarted, and a link that leads elsewhere again and again; tests/cluster/test_moves.py has a real kubelet's call.": (
+        "kubelet_link.move: if draining and now < cut_at: -> deadline = now + TAKEN_UP",
+        "kubelet_link.move: if process is not None and kubelet.linked: -> host.clock.sleep(_POLL)",
+        "kubelet_link.move: if process.pid not in drained: -> elif not draining or now >= cut_at:",
+    ),
+    "A relay that is silent as soon as kubelet is to be moved to it by a run that has not looked whether it answers. tests/unit/test_relay_steps.py tries it.": (
+        'apply._Worker._await_calm: if self._progress.proxy is not None: -> raise self._failure(paths.PROXY_UNIT, "the relay stopped answering")',
+    ),
+    "A proxy that ends, or falls silent, while a run waits for its start, or for its answer to a signal: the simulated one is silent from its start on, or ends before the wait. tests/unit/test_apply.py, test_relay_steps.py and test_slow_node.py try it.": (
+        'await_proxy.why_not_started: if not now.main_pid or now.main_pid != unit.main_pid: -> return "it ended"',
+        'await_proxy.why_not_taken: if asked - answered >= silence: -> return f"its relay does not answer, {asked - began:.0f} s after the signal", answered',
+    ),
+    "What answered during the whole run does not when it ends: the bus when a difference is to be explained, healthz when a generation may be to blame, the runtime when block I/O is given back. tests/unit/test_blame.py and tests/faults/disks/test_controls.py try it.": (
+        "converge._why_unsteady: except InstallerError as error:  # the bus is lost",
+        "rollback._blame: except (InstallerError, OSError):",
+        "controls.return_controls: except (InstallerError, OSError) as error:",
+    ),
+    "systemd has loaded a line that starts another program than kubelet's unit does, and it is not ours. tests/unit/test_desired_kubelets.py tries it.": (
+        "kubelet_endpoint._started_line: elif ours: -> at = line.index(launch.program) if launch.program in line else 0",
+    ),
+    "Two orders of units that lead to the same unit: no unit of the simulated node but kubelet's and the proxy's has an order. tests/unit/test_ordering.py tries it.": (
+        "ordering._path: if other not in ways and len(ways) < _MOST: -> for other in following(name):",
+    ),
+    "A container whose creation does not tell kubelet's weight, and whose request the proxy has estimated. tests/unit/test_pinning.py tries it.": (
+        "pinning._kubelets_shares: if created and _estimate(created) == request: -> return max(LOWEST, -(-(2 * request - 1) * 1024 // 2000))",
+    ),
+    "A run was killed between its write of our drop-in and the reload: one cut in sixty is tried. tests/unit/test_preflight.py tries it.": (
+        'preflight._pending_is_ours.lies_at: if path in change_at: -> return ours.unit_digest if path == ours.unit_file else ""',
+    ),
+    "A removal beside a directory of programs that is mounted noexec. tests/unit/test_preflight.py tries it.": (
+        "preflight_files.check_deletions: if place in places and why != Unwritable.NOEXEC: -> for place, why in sorted(probe.unwritable.items()):",
+    ),
+    "A proxy has served, and its socket or its pid file is gone, or is a link out of the host root. tests/unit/test_slow_start.py tries both.": (
+        "snapshot._last_start: if socket is None or pid_file is None: -> return 0.0",
+        "snapshot._last_start: except UnservableHostError:",
+    ),
 }
 
 #: Functions that no run calls: they read for people, and decide and change nothing.
