@@ -33,7 +33,6 @@ BRANCHES: dict[str, tuple[str, ...]] = {
         "ownership.RecordStore.repairs: if content is None or state.digest not in (claim.before.digest, *claim.wrote): -> del owned[path]",
     ),
     "A repair that nobody watches of the proxy alone, because an edit of kubelet's unit is pending. tests/unit/test_reconcile.py tries it.": (
-        'preflight._check_pending: if request.accept_pending or (facts.moved and request.take_over): -> yield warning(PENDING, message, "")',
         "unattended._without_kubelet: not called",
         "unattended.keep_good: if good.plan.refusals and (repairable := _without_kubelet(good)): -> good = repairable",
         'unattended.keep_good: if not (remembered or waits): -> emit(Event("warning", f"refused: {error.message}", {"code": "refused", "hint": ""}))',
@@ -90,6 +89,9 @@ BRANCHES: dict[str, tuple[str, ...]] = {
     ),
     "A run was killed between its write of our drop-in and the reload: one cut in sixty is tried. tests/unit/test_preflight.py tries it.": (
         'preflight._pending_is_ours.lies_at: if path in change_at: -> return ours.unit_digest if path == ours.unit_file else ""',
+    ),
+    "Somebody's edit of kubelet's unit is pending, and whoever runs this accepts that. tests/unit/test_preflight.py tries it.": (
+        'preflight._check_pending: if request.accept_pending or (facts.moved and request.take_over): -> yield warning(PENDING, message, "")',
     ),
     "A removal beside a directory of programs that is mounted noexec. tests/unit/test_preflight.py tries it.": (
         "preflight_files.check_deletions: if place in places and why != Unwritable.NOEXEC: -> for place, why in sorted(probe.unwritable.items()):",
