@@ -177,6 +177,7 @@ def test_a_restart_of_a_kubelet_that_stays_on_the_relay_leaves_nothing_to_compar
         node.run("install")
     node.expect_good()
     node.host.systemctl("restart", UNIT)
+    wait_healthy(node.host)
     node.expect_good()
 
 

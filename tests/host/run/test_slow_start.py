@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from installer.model.paths import SPARING_CONFIG
 from tests.host.command import REAL_POLICY
 from tests.host.daemon import SOON, Daemon, within
 from tests.host.node import PROXY, Node
@@ -65,12 +66,14 @@ def test_kubelet_is_moved_when_a_slow_proxy_answers(crowded: Node, tmp_path: Pat
         within(SOON, lambda: off_relay(node))
         wait_healthy(node.host)
         process = node.host.show(PROXY, "MainPID")
+        spared = SPARING_CONFIG in node.host.run("cat", f"/proc/{process}/cmdline").stdout
         assert running.restarts() == 0
         node.host.systemctl("kill", "--signal=CONT", "--kill-whom=main", PROXY)
         within(SOON, lambda: on_relay(node))
         running.settle()
         assert running.restarts() == 0
-        assert node.host.show(PROXY, "MainPID") == process
+        # On a busy machine, kubelet has left before the proxy started again: then that was without its policy.
+        assert spared or node.host.show(PROXY, "MainPID") == process
         assert begun(running) == {"install"}
         assert not running.of("rollback.started")
         assert not node.path(HOLD).exists()
