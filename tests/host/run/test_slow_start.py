@@ -72,7 +72,7 @@ def test_kubelet_is_moved_when_a_slow_proxy_answers(crowded: Node, tmp_path: Pat
         within(SOON, lambda: on_relay(node))
         running.settle()
         assert running.restarts() == 0
-        # On a busy machine, kubelet has left before the proxy started again: then that was without its policy.
+        # On a busy machine, kubelet has left before the proxy started again, so without its policy.
         assert spared or node.host.show(PROXY, "MainPID") == process
         assert begun(running) == {"install"}
         assert not running.of("rollback.started")
