@@ -188,7 +188,7 @@ class PassHistory:
     def is_removal_due(self, now: float, snapshot: PollSnapshot) -> bool:
         """Whether a removal is to be begun, or tried again: it may have failed with other inputs."""
         has_other = snapshot.inputs != self.tried and now >= self.locked_until
-        return not self.removed and (has_other or now >= self.retry_at)
+        return not self.removed and now >= self.calm_at(now) and (has_other or now >= self.retry_at)
 
     def is_installed_again(self, snapshot: PollSnapshot) -> bool:
         """Whether the proxy's unit is ours again, which it was not when a removal had ended."""

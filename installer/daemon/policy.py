@@ -141,7 +141,6 @@ class Policy:
         child, passes = self._child, self._passes
         action, before = child.decision.action, child.before
         self._child = replace(child, decision=_NOTHING)
-        self._was_on_relay = after.on_relay  # what the child has done was not the guard
         self.restarts += [now] * outcome.restarts
         passes.counts["all_restarts"] += outcome.restarts
         passes.counts["rollbacks"] += outcome.rolled_back
@@ -170,6 +169,7 @@ class Policy:
             self._returns += [child.begun_at] * (child.decision.is_return or moved)
             passes.ended(now, outcome, before, after, removes=self.configuration.mode is Mode.REMOVE)
         elif action in (Action.RESCUE, Action.HOLD):
+            self._was_on_relay = after.on_relay  # it was not the guard who has let kubelet leave
             passes.counts["rescues"] += action is Action.RESCUE and outcome.code == 0
             self._rescue_at = now + self._spread(_RESCUE_RETRY)
         self._update_state(now, after)

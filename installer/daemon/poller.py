@@ -80,7 +80,7 @@ class PollSnapshot:
     @property
     def obstacles(self) -> Token:
         """What may block a pass. A proxy that keeps crashing changes none of it."""
-        return (self.inputs, self.files, self.standing, _OF_UNIT(self.kubelet))
+        return (self.inputs, self.refusable, self.standing, _OF_UNIT(self.kubelet))
 
     @property
     def refusable(self) -> Token:

@@ -78,6 +78,21 @@ def test_kubelet_returns_later_and_later_to_a_proxy_that_the_guard_lets_it_leave
     assert settled.look(replace(crashed, inputs=("corrected",))) is Action.INSTALL
 
 
+@rule("R3", "R8")
+def test_kubelet_returns_later_and_later_if_the_guard_lets_it_leave_during_a_pass(settled: Bench) -> None:
+    """The proxy crashes whenever a pass verifies what it has done."""
+    returns = []
+    for n in range(200):
+        left = replace(GOOD, moves=True, on_relay=False, units=("left", n))
+        if settled.look(left, after=1) is not Action.INSTALL:
+            continue
+        returns.append(settled.now)
+        settled.end(Outcome(0, changed=True), replace(GOOD, moves=True, units=("back", n)), took=0.0)
+        assert settled.look(after=1) is Action.INSTALL  # verifies
+        settled.end(OK, left, took=0.5)
+    assert len(returns) < 6
+
+
 @pytest.mark.parametrize("is_short", [False, True])
 def test_kubelet_returns_at_once_from_a_persons_hold_however_often_there_was_one(
     settled: Bench, is_short: bool

@@ -183,6 +183,19 @@ def test_a_proxy_that_keeps_crashing_begins_no_pass_while_one_waits(make: Make, 
     assert bench.look(of(crashed, COMES)) is not Action.NOTHING
 
 
+def test_a_kubelet_that_keeps_crashing_slows_a_removal_down_that_waits(make: Make) -> None:
+    """A restart of kubelet may have made the removal possible, so it is tried; but not without end."""
+    bench = make(mode=Mode.REMOVE)
+    wait(bench, GOOD)
+    passes = 0
+    for number in range(600):
+        seen = of(replace(GOOD, kubelet=replace(KUBELET, invocation_id=f"{number}")))
+        if bench.look(seen, after=1.0) is Action.REMOVE:
+            passes += 1
+            bench.end(KEPT, seen, took=0.0)
+    assert 0 < passes < 300
+
+
 STOPPED = replace(GOOD, kubelet=replace(KUBELET, active_state="inactive"), files=("drift",))
 
 
