@@ -50,6 +50,7 @@ FLEETS: Mapping[str, Fleet] = {
     "soak": Fleet(rules=replace(_CANARY, soak_seconds=100.0)),
     "two-failures": Fleet(rules=replace(_ANY, max_failures="2"), nature=Nature(bad=frozenset({"two"}))),
     "light": Fleet(rules=_CANARY, nature=Nature(light=True)),
+    "light-unwatched": Fleet(rules=_CANARY, nature=Nature(light=True, soaks=False)),
     "window": Fleet(nodes=1, rules=_CANARY, window="shut"),
     "window-young": Fleet(nodes=1, rules=_CANARY, window="shut", young=(0,)),
     "pods": Fleet(rules=replace(_ANY, pod_seconds=60.0), pods=True),

@@ -38,13 +38,15 @@ _MIN_READY = 15.0  # minReadySeconds of the DaemonSet
 @dataclass(frozen=True, slots=True)
 class Nature:
     """What a node is like. `takes`: seconds of a pass that restarts kubelet. `bad`: generations that fail
-    here. `skew`: of its clock. `light`: none restarts kubelet, as an upgrade."""
+    here. `skew`: of its clock. `light`: none restarts kubelet, as an upgrade; `soaks`: its canaries are
+    watched, as of that, but not of another parameter of the same policy."""
 
     takes: float = 20.0
     bad: frozenset[str] = frozenset()
     skew: float = 0.0
     canary: bool = False
     light: bool = False
+    soaks: bool = True
 
 
 _FAILED = Outcome(5, True, remembered=True, rolled_back=True, restarts=1, reason="it does not start")
@@ -252,7 +254,8 @@ class SimNode:
             return _LOOK_SECONDS, replace(_NOT_AGAIN, fleet_generation=generation)
         heavy = not self.nature.light
         if asks == "all" or (asks and heavy):
-            work = PlannedWork(generation, heavy, begins=begins, soaks=begins, removes=removes)
+            soaks = begins and self.nature.soaks
+            work = PlannedWork(generation, heavy, begins=begins, soaks=soaks, removes=removes)
             return _LOOK_SECONDS, replace(_KEPT, planned=work, fleet_generation=generation)
         if not heavy:
             return _LOOK_SECONDS, replace(done, changed=True)
