@@ -22,17 +22,20 @@ class Defect:
     options: str
 
 
+def why_lost(defect: Defect) -> str:
+    """Why it cannot be tried any more, because the program has changed; empty if it can be."""
+    count = (_HERE / defect.module).read_text().count(defect.old)
+    return "" if count == 1 else f"{defect.what}: {defect.module} has it {count} times"
+
+
 def seek(defect: Defect, where: Path, seconds: float = 300.0) -> str:
     """Return what the certificate says of the program with the defect; empty if it has not found it."""
+    assert not why_lost(defect)
     shutil.copytree(_HERE / "installer", where / "installer", ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("tests", "units", "templates"):
         (where / name).symlink_to(_HERE / name)
     path = where / defect.module
-    text = path.read_text()
-    assert text.count(defect.old) == 1, (
-        f"{defect.what}: {defect.module} has it {text.count(defect.old)} times"
-    )
-    path.write_text(text.replace(defect.old, defect.new))
+    path.write_text(path.read_text().replace(defect.old, defect.new))
     command = (sys.executable, "-m", "tests.certify", *defect.options.split())
     done = subprocess.run(command, cwd=where, capture_output=True, text=True, timeout=seconds, check=False)
     return done.stdout if done.returncode == 1 and "wrong: " in done.stdout else ""

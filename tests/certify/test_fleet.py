@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.certify.defects import Defect, seek
-from tests.certify.fleet.certify import BOUNDS, FLEETS, certify, main
+from tests.certify.defects import Defect, seek, why_lost
+from tests.certify.fleet.certify import BOUNDS, FLEETS, certify, main, read_arguments
 from tests.certify.fleet.replay import Replay
 from tests.certify.fleet.seeded import SEEDED
 
@@ -32,6 +32,14 @@ def test_one_fault_at_any_moment_keeps_no_node_from_getting_there(kind: str) -> 
 @pytest.mark.long
 def test_what_is_enumerated_if_nothing_is_asked_for_reaches_every_branch() -> None:
     assert main(["--coverage"]) == 0
+
+
+@pytest.mark.parametrize("defect", SEEDED, ids=lambda defect: defect.what)
+def test_a_seeded_defect_still_has_its_place_in_the_program_and_a_fleet_to_find_it(defect: Defect) -> None:
+    name, *options = defect.options.split()
+    assert name == "fleet"
+    assert read_arguments(options).names
+    assert not why_lost(defect)
 
 
 @pytest.mark.long

@@ -121,8 +121,8 @@ def describe(name: str, found: Found) -> str:
     return f"{about}: {figures}, {found.seconds:.0f} s"
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Returns the exit code: 0 if all has held."""
+def read_arguments(arguments: Sequence[str]) -> argparse.Namespace:
+    """Exits if it knows no such fleet, or no such kind of fault."""
     parser = argparse.ArgumentParser(prog="hack/certify fleet", description=__doc__)
     parser.add_argument("names", metavar="FLEET", nargs="*", help=f"which of {', '.join(FLEETS)}")
     parser.add_argument("--faults", type=int, help="how many may happen in all (default: 1)")
@@ -133,11 +133,18 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--replay", type=Path, metavar="FILE", help="play the schedule in the file instead")
     parser.add_argument("--coverage", action="store_true", help="also say which branches were not reached")
     given = parser.parse_args(arguments)
-    names, kinds = given.names, tuple(given.kinds.split(",")) if given.kinds else ()
-    if unknown := [name for name in names if name not in FLEETS] + [
-        kind for kind in kinds if kind not in KINDS
+    given.kinds = tuple(given.kinds.split(",")) if given.kinds else ()
+    if unknown := [name for name in given.names if name not in FLEETS] + [
+        kind for kind in given.kinds if kind not in KINDS
     ]:
         parser.error(f"there is no {unknown[0]}")
+    return given
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Returns the exit code: 0 if all has held."""
+    given = read_arguments(arguments)
+    names, kinds = given.names, given.kinds
     if given.replay:
         return _replay(names, given.replay)
     if names or given.kinds or given.faults is not None:

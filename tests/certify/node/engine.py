@@ -122,6 +122,7 @@ def certify(ground: Ground, start: Start, target: Target, *, every: int = 1, pow
     found.depth = len(uncut.steps)
     found.ends[uncut.ended] = 1
     found.faults += [f"{name}: {why}" for why in broken(uncut)]
+    found.faults += [f"{name}: {why}" for why in _as_planned(start, target, uncut)]
     found.faults += [f"{name}: {why}" for why in _as_fresh(ground, start, target, uncut)]
     again = watch(world, request, target, origin)
     found.faults += [f"{name}: again: {why}" for why in (*broken(again), *_again(uncut, again))]
@@ -151,6 +152,14 @@ def _as_fresh(ground: Ground, start: Start, target: Target, run: Run) -> Iterato
     wanted = {path: fresh[path] for path in places if path in fresh}
     found = {path: run.after.tree[path] for path in places if path in run.after.tree and path in wanted}
     yield from (f"R1: not as a fresh installation: {why}" for why in difference(found, wanted))
+
+
+def _as_planned(start: Start, target: Target, run: Run) -> Iterator[str]:
+    """What works is not undone on a node where nothing is sick, and kubelet's unit is the usual one."""
+    given = dict(start)
+    is_well = "nature" not in given and given.get("former", next(iter(FORMERS))) in FORMERS
+    if run.undone and target.works and is_well:
+        yield f"R1: it ends '{run.ended}', though nothing is sick"
 
 
 def _otherwise(ground: Ground, cut: Cut, start: Start, asked: Target, origin: Tree | None) -> Iterator[str]:
@@ -279,6 +288,8 @@ def _resume(
         world.wait()
     run = watch(world, request, target, origin)
     yield from broken(run)
+    if run.undone and not uncut.undone and not uncut.before.content(NATURE):
+        yield f"R7: it ends '{run.ended}', though nothing is sick"
     if wrong := ends.unlike(run, lost=cut.lost):
         more = watch(world, request, target, origin)
         found.twice += 1

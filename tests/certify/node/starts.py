@@ -281,6 +281,7 @@ RARE_WAYS: dict[Start, tuple[Target, ...]] = {
     _nature("ill behind it", ("record", "owing"), ("endpoint", "base")): (INSTALL,),
     (("former", "throttled"), _TWO): (INSTALL, REMOVAL),
     (("theirs", "a reset"),): (INSTALL, UPGRADE, REMOVAL),
+    (("drop-in", "edited"), ("reloaded", "yes")): (INSTALL,),
     (("theirs", "a reset"), ("fallback", "edited"), ("who", "nobody")): (INSTALL,),
     (("originals", "missing"), ("binary", "absent")): (REPAIR,),
     (("cache", "of a broken agent"), _TWO): (INSTALL, UPGRADE),

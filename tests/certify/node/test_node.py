@@ -12,7 +12,7 @@ from installer.model import paths
 from installer.node.adoption import OLD_CACHE
 from tests.certify.branches import Branches
 from tests.certify.node.certify import Job, all_jobs, all_of, carry_out, memory, modules
-from tests.certify.node.defects import DEFECTS, Defect, find
+from tests.certify.node.defects import DEFECTS, Defect, find, why_lost
 from tests.certify.node.engine import attempt, watch
 from tests.certify.node.starts import FACTORS, Ground, cover
 from tests.certify.node.targets import BAD, INSTALL
@@ -64,6 +64,10 @@ def test_a_kubelet_that_a_killed_installation_has_left_ill_behind_the_relay_is_t
     assert world.kubelet_healthy()
     assert not world.on_relay
     assert DROP_IN not in world.tree
+
+
+def test_each_seeded_defect_still_has_its_place_in_the_program_and_ways_to_find_it() -> None:
+    assert [lost for defect in DEFECTS if (lost := why_lost(defect))] == []
 
 
 @pytest.mark.long
