@@ -70,6 +70,10 @@ class SystemClock:
     def monotonic(self) -> float:
         return time.monotonic()
 
+    def sleep_through(self, seconds: float) -> None:
+        self._on_wait()
+        time.sleep(max(0.0, seconds))
+
     def sleep(self, seconds: float) -> None:
         self._on_wait()
         self.check()

@@ -361,6 +361,10 @@ class Clock(Protocol):
         """Raises InterruptedRunError as soon as a signal asks the run to end."""
         ...
 
+    def sleep_through(self, seconds: float) -> None:
+        """The same, whatever signal comes."""
+        ...
+
     def check(self) -> None:
         """Raises InterruptedRunError if a signal has asked the run to end. Called between two steps."""
         ...

@@ -104,7 +104,6 @@ class _Worker:
         self._late = 0  # adoptions in a row of containers created meanwhile
         self._before: dict[str, RunningContainer] = {}  # what ran before the proxy started, by ID
         self._proxy_away = 0.0  # when an adoption stopped the proxy
-        self._proxy: UnitState | None = None  # as it was when its relay answered
         self._signalled = (UnitState(paths.PROXY_UNIT), "")  # as before the signal, and the journal's end
         self._verbs: dict[StepKind, Callable[[Step], Iterable[Step] | None]] = {
             StepKind.WRITE: partial(write, host.files),
@@ -259,7 +258,7 @@ class _Worker:
             return self._restart_proxy(step)
         progress, at_once = self._progress, self._plan.rescues
         if not at_once:
-            await_calm(self._host, self._emit)
+            self._await_calm(to_relay=self._plan.desired.kubelet is not None)
             progress.journal_from = self._host.journal.cursor()
         if self._plan.desired.kubelet is not None:
             announce_kubelet(self._host.files, moves=self._plan.moves_kubelet)
@@ -269,25 +268,33 @@ class _Worker:
         self._start(step, self._limits.guard + self._limits.kubelet_start + JOB_SLACK, at_once=at_once)
         return ()
 
+    def _await_calm(self, *, to_relay: bool) -> None:
+        """R4: a relay that has fallen silent meanwhile gets no kubelet."""
+        calm = await_calm(self._host, self._emit)
+        if to_relay and not (calm or self._relay_answers()):
+            if self._progress.proxy is not None:
+                self._check_steady(self._progress.proxy)
+            raise self._failure(paths.PROXY_UNIT, "the relay stopped answering")
+
     def _move(self, step: Step) -> tuple[Step, ...]:
         """Kubelet goes on living, and its streams with it."""
         progress, to_relay = self._progress, paths.same_endpoint(step.target, paths.RELAY_ENDPOINT)
         if to_relay:
-            await_calm(self._host, self._emit)
+            self._await_calm(to_relay=True)
             self._host.files.remove_tree(paths.RELAY_FAILURES)  # the relay has answered
         progress.moved_kubelet = True
         try:
             move(self._host, self._plan.kubelet_unit, step.target)
         except (InstallerError, OSError) as error:
-            if to_relay and self._proxy is not None and isinstance(error, StepFailedError):
-                self._check_steady(self._proxy)  # which then is the cause
+            if to_relay and progress.proxy is not None and isinstance(error, StepFailedError):
+                self._check_steady(progress.proxy)  # which then is the cause
             if not self._plan.rescues or isinstance(error, InterruptedRunError):
                 raise
             # /run takes no link: then the guard does not use one either.
             self._warn("kubelet-not-moved", f"kubelet could not be moved, and is restarted: {error}")
             return restart_kubelet_steps(self._plan.kubelet_unit)
-        if to_relay and self._proxy is not None:
-            self._check_steady(self._proxy)
+        if to_relay and progress.proxy is not None:
+            self._check_steady(progress.proxy)
         self._emit(Event("kubelet.moved", f"kubelet has moved to {step.target}", {"endpoint": step.target}))
         return ()
 
@@ -449,7 +456,7 @@ class _Worker:
             look = f"`journalctl -u {paths.PROXY_UNIT} -n 50` shows what it was doing"
             hint = f"{look}; if it only needs longer, raise proxy.startTimeoutSeconds"
             raise self._failure(paths.PROXY_UNIT, why, hint)
-        self._proxy, self._relay_deadline, self._start_began = unit, 0.0, None
+        self._progress.proxy, self._relay_deadline, self._start_began = unit, 0.0, None
         return ()
 
     def _why_not_settled(self, unit: UnitState, step: Step) -> str:
@@ -487,8 +494,8 @@ class _Worker:
         self._kubelet().wait(step)
 
     def _kubelet(self) -> KubeletStart:
-        start = self._progress.journal_from
-        return KubeletStart(self._plan, self._host, self._limits, self._failure, self._proxy, start)
+        proxy, start = self._progress.proxy, self._progress.journal_from
+        return KubeletStart(self._plan, self._host, self._limits, self._failure, proxy, start)
 
 
 def _message(step: Step, error: InstallerError) -> str:

@@ -131,8 +131,11 @@ def _plan(facts: Facts, record: Record, nonce: str) -> Plan:
     request, snapshot, changes = facts.inputs.request, facts.snapshot, facts.changes
     removing, runtime = request.mode is Mode.REMOVE, facts.runtime
     starting = facts.asked if changes.restarts(Part.PROXY) else None
-    # When kubelet has moved onto a running proxy, containers that the proxy did not see start are checked.
-    met = starting or (facts.in_force if facts.meets_unknown else None)
+    # When kubelet has moved onto a running proxy, or has left one that is starting, containers that the proxy
+    # did not see start are checked.
+    proxy = changes.unit(Part.PROXY)
+    meets = facts.meets_unknown or bool(proxy and proxy.awaited)
+    met = starting or (facts.in_force if meets else None)
     adopts = bool(runtime) and facts.adopts(met)
     adopted = describe_adoption(facts.probe, snapshot.cache) if adopts and starting else ()
     unpinned = _unpinned(facts, starting) if runtime else ()

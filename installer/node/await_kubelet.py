@@ -33,23 +33,26 @@ def failure_of(unit: str, why: str) -> StepFailedError:
     return StepFailedError(f"{unit}: {why}")
 
 
-def await_calm(host: Host, emit: Emit) -> None:
+def await_calm(host: Host, emit: Emit) -> bool:
     """Before kubelet is restarted or moved, wait until it has started what it is about to start. A call that
     is cut off leaves a container behind in the runtime, and kubelet tries to create a pod or to pull an image
-    again only 10 to 15 s later. Ends after some seconds, or if the relay is silent."""
+    again only 10 to 15 s later. Ends after some seconds, or if the relay is silent. Returns whether the relay
+    has answered last."""
     deadline, announced = host.clock.monotonic() + _CALM_SECONDS, False
-    while host.clock.monotonic() < deadline and host.cri.answers(paths.RELAY_ENDPOINT, _CALM_POLL):
+    while host.clock.monotonic() < deadline:
         try:
-            awaited = _starting(host, paths.RELAY_ENDPOINT)
+            answers = host.cri.answers(paths.RELAY_ENDPOINT, _CALM_POLL)
+            awaited = _starting(host, paths.RELAY_ENDPOINT) if answers else ()
         except InstallerError:
-            return
+            return False
         if not awaited:
-            return
+            return answers
         if not announced:
             message = f"waiting until kubelet has started {name_some(awaited, _NAMES)}"
             emit(Event("kubelet.waits", message, {"starting": awaited}))
         announced = True
         host.clock.sleep(_CALM_POLL)
+    return True
 
 
 def _starting(host: Host, endpoint: str) -> tuple[str, ...]:
@@ -108,10 +111,8 @@ class KubeletStart:
     def check_effective(self, step: Step) -> None:
         """Check that our lines are in force in the unit that systemd has loaded. Raises StepFailedError.
         Somebody's drop-in may have come meanwhile, which the next run's preflight sees."""
-        kubelet = self._plan.desired.kubelet
-        if kubelet is None:
-            return
-        systemd = self._host.systemd
+        kubelet, systemd = self._plan.desired.kubelet, self._host.systemd
+        assert kubelet is not None
         wrong = effective(systemd.detail(step.target), systemd.unit(step.target), kubelet)
         if wrong:
             error = self._failure(step.target, f"our lines have no effect: {wrong}")

@@ -13,12 +13,12 @@ from installer.errors import InstallerError, InterruptedRunError, StepFailedErro
 from installer.inputs.settings import Settings
 from installer.model import paths
 from installer.model.event import Event
-from installer.model.host import HostSnapshot
+from installer.model.host import HostSnapshot, UnitState
 from installer.model.limits import ANSWER_SECONDS, Limits
 from installer.model.plan import Plan
 from installer.model.proxy import WHILE_HANGING, WHILE_LINKED, longest_start, patience
 from installer.node.apply import apply_plan
-from installer.node.await_kubelet import check_steady, failure_of, is_stopped
+from installer.node.await_kubelet import check_steady, failure_of
 from installer.node.diff import diff
 from installer.node.run import Progress, Run
 from installer.node.snapshot import refresh
@@ -75,11 +75,11 @@ def converge(
         judged = plan.restarts_kubelet and bool(limits.healthz_url)
         _claim(plan, snapshot, run, owes_health=plan.desired.kubelet is not None and (healthy or judged))
     apply_plan(plan, run.host, limits, run.emit, progress)
-    after = _verify(plan, snapshot, run) if plan.parts else snapshot
+    after = _verify(plan, snapshot, run, progress) if plan.parts else snapshot
     if healthy and after.kubelet.unwell:
-        if not progress.moved_kubelet:  # then somebody else may have
-            check_steady(snapshot.kubelet.unit, after.kubelet.unit, failure_of)
-        raise failure_of(plan.kubelet_unit, "it is not healthy")
+        before = after if progress.moved_kubelet else snapshot
+        unsteady = _why_unsteady(before.kubelet.unit, run)
+        raise unsteady or failure_of(plan.kubelet_unit, "it is not healthy")
     return after
 
 
@@ -100,7 +100,7 @@ def emit_kept(kept: Iterable[str], run: Run) -> None:
         run.emit(Event("edit.kept", f"{what} was kept: {edit}", {"kept": edit}))
 
 
-def _verify(plan: Plan, snapshot: HostSnapshot, run: Run) -> HostSnapshot:
+def _verify(plan: Plan, snapshot: HostSnapshot, run: Run, progress: Progress) -> HostSnapshot:
     """An empty diff *is* done."""
     try:
         after = refresh(snapshot, run.host, run.settings, run.store.record, ANSWER_SECONDS)
@@ -114,6 +114,20 @@ def _verify(plan: Plan, snapshot: HostSnapshot, run: Run) -> HostSnapshot:
     left = diff(plan.desired, after, run.store.record).within(plan.parts)
     if left:
         message = f"the host still differs from what was applied: {'; '.join(left.describe())}"
-        stopped = any(is_stopped(each.unit) for each in (after.proxy, after.kubelet))
-        raise StepFailedError(message, interfered=bool(left.files) or stopped)
+        proxy = progress.proxy or after.proxy.unit
+        unsteady = [_why_unsteady(unit, run) for unit in (proxy, after.kubelet.unit)]
+        disturbed = any(error.interfered for error in unsteady if error)
+        raise StepFailedError(message, interfered=bool(left.files) or disturbed)
     return after
+
+
+def _why_unsteady(before: UnitState, run: Run) -> StepFailedError | None:
+    """The failure of a unit that has ended or was restarted, perhaps only since it was read; None: it has
+    not."""
+    try:
+        check_steady(before, run.host.systemd.unit(before.name), failure_of)
+    except StepFailedError as error:
+        return error
+    except InstallerError as error:  # the bus is lost
+        return StepFailedError(error.message, error.hint, interfered=True)
+    return None

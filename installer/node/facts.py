@@ -30,7 +30,7 @@ class Facts:
     changes: Changes
     runtime: str = ""  # where the runtime answers; empty: unknown
     moved: bool = False  # an interrupted run had begun to move kubelet
-    rewrote: bool = False  # or had begun to replace an edited drop-in, and perhaps not reloaded yet
+    rewrote: bool = False  # or had begun to rewrite what is read of its unit, and perhaps not reloaded yet
 
     @property
     def settings(self) -> Settings:

@@ -261,18 +261,19 @@ class RecordStore:
         return self.record if self.asked is None else replace(self.record, asked=self.asked)
 
     def _owed(self, plan: Plan, snapshot: HostSnapshot) -> dict[str, str]:
-        changed = (change.path for change in plan.changes.files if change.verb is Verb.CHANGE)
-        rewrites = any(path.endswith(f"/{paths.DROP_IN_NAME}") for path in changed)
+        files = plan.changes.files
+        edited = (each.path for each in files if each.verb is Verb.CHANGE)
+        repaired = [each.path for each in files if each.path in base_claims(self.record)]  # by a takeover
+        rewrites = any(path.endswith(f"/{paths.DROP_IN_NAME}") for path in edited)
+        rewrites = rewrites or any(path.startswith(paths.UNIT_DIRECTORIES) for path in repaired)
         owed = {RELOAD_OWED: ""} if rewrites or RELOAD_OWED in self.record.owed else {}
         unit, kubelet = plan.changes.unit(Part.PROXY), snapshot.kubelet.unit
         if unit is not None and unit.action is UnitAction.RESTART and snapshot.proxy.unit.invocation_id:
             owed[unit.name] = snapshot.proxy.unit.invocation_id
         if is_earlier(self.record) and kubelet.invocation_id:
             # It may have read the relay from a file that has been repaired since.
-            waits = any(change.path in base_claims(self.record) for change in plan.changes.files)
-            owed[kubelet.name] = (
-                kubelet.invocation_id if waits else self.record.owed.get(kubelet.name, kubelet.invocation_id)
-            )
+            known = {} if repaired else self.record.owed
+            owed[kubelet.name] = known.get(kubelet.name, kubelet.invocation_id)
         return owed
 
     def _owed_health(self, snapshot: HostSnapshot, *, begins: bool) -> dict[str, str]:

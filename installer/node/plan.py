@@ -179,10 +179,12 @@ class _Builder:
 
     def compare_pods(self) -> Iterable[Step]:
         """Last, when kubelet is on the relay. A pod is also unknown if kubelet was about to make it when the
-        proxy was restarted."""
+        proxy was restarted, or made it when it had left one that is starting."""
         kubelet, runtime = self._desired.kubelet, self._options.runtime
         served, unit = kubelet is not None and kubelet.unit.generation != "", self._changes.unit(Part.KUBELET)
-        starts = self._changes.restarts(Part.PROXY) or bool(unit and unit.action)
+        proxy = self._changes.unit(Part.PROXY)
+        starts = self._changes.restarts(Part.PROXY) or bool(proxy and proxy.awaited)
+        starts = starts or bool(unit and unit.action)
         if served and runtime and (starts or self._options.compares):
             yield Step(StepKind.CHECK_PODS, runtime, Part.PROXY)
 

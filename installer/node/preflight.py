@@ -389,7 +389,7 @@ def _pending_is_ours(unit: UnitState, desired: Desired, changes: Changes) -> boo
     """Whether our own drop-in explains the pending daemon-reload, because the file's text is not the one that
     systemd has loaded: our own run died between the write and the reload, or the drop-in was deleted,
     replaced or edited. All of these are ours to repair (R7). Where an edit that systemd had loaded kept our
-    digest, only the record knows (RELOAD_OWED)."""
+    digest, or a takeover has repaired kubelet's own unit, only the record knows (RELOAD_OWED)."""
     if desired.kubelet is None:
         return False
     ours = desired.kubelet.unit

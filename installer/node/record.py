@@ -56,7 +56,7 @@ _MARK_WITHIN = 512  # bytes; our header is the first or second line
 
 
 RELOAD_OWED = "daemon-reload"
-"""A key of what is owed: our drop-in was edited, and a run has begun to replace it."""
+"""A key of what is owed: a run has begun to replace our drop-in, or to repair kubelet's unit (a takeover)."""
 HEALTH_OWED = "kubelet-health"
 """The same: a run has begun after which kubelet has to be healthy. Its value is `SOUND` if all was well
 before."""

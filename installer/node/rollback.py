@@ -9,13 +9,11 @@ from __future__ import annotations
 
 import os
 import re
-import time
 from contextlib import suppress
 from dataclasses import replace
 
 from installer.errors import (
     InstallerError,
-    InterruptedRunError,
     KubeletKeptError,
     StepFailedError,
     failed_on_disk,
@@ -58,15 +56,9 @@ class _UnstoppableClock:
     """A clock whose waits no signal ends: a rollback that stops half-way is worse than a late one."""
 
     def __init__(self, clock: Clock) -> None:
-        self._clock = clock
         self.now = clock.now
         self.monotonic = clock.monotonic
-
-    def sleep(self, seconds: float) -> None:
-        try:
-            self._clock.sleep(seconds)
-        except InterruptedRunError:
-            time.sleep(seconds)
+        self.sleep = self.sleep_through = clock.sleep_through
 
     def check(self) -> None:
         """Never raises."""
@@ -210,16 +202,17 @@ def _options_back(
     resets = removes or (policy.name == "none" and undoes_pins)
     adopts = run.settings.proxy.existing_containers == "adopt" and policy.repins is not Repinning.NOTHING
     stays = removes or is_earlier(record)
+    returns = snapshot.kubelet.linked and not stays
     return Options(
         os.urandom(8).hex(),
         hold=bool(snapshot.hold),
-        ends_hold=hold.is_of_a_run(snapshot.hold),
+        ends_hold=hold.is_of_a_run(snapshot.hold) or (returns and not hold.is_operators(snapshot.hold)),
         torn_cache=snapshot.cache.torn,
         leftovers=leftovers_of_ours(record, snapshot, undone=True) if removes else (),
         resets=endpoint if resets and run.settings.removal.reset_pinning else "",
         adopts=endpoint if adopts else "",
         leaves_to="" if stays else leaves_to(snapshot, changes),
-        linked=snapshot.kubelet.linked and not stays,
+        linked=returns,
         base=base_of(snapshot) if removes else "",
         runtime=endpoint,
     )

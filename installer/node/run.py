@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from installer.host.ports import Host
 from installer.inputs.settings import Settings
 from installer.model.event import Emit
-from installer.model.host import Part
+from installer.model.host import Part, UnitState
 from installer.node.ownership import RecordStore
 
 DAEMON = "the daemon"
@@ -35,6 +35,7 @@ class Progress:
     left_relay: bool = False  # kubelet has, because the proxy started slowly
     cut_short: bool = False  # a start was still silent at its deadline, which was shorter than usual
     failed_unit: str = ""
+    proxy: UnitState | None = None  # as it was when its relay answered
     journal_from: str = ""  # the journal's end before the last start of a unit
     held: str = ""  # by an operator, who has not asked for this plan
     restarts_left: float = math.inf  # of kubelet; leaving the relay is always allowed, returning is not

@@ -135,6 +135,9 @@ class HastyClock:
     def sleep(self, seconds: float) -> None:
         self._clock.sleep(seconds / self._FASTER)
 
+    def sleep_through(self, seconds: float) -> None:
+        self._clock.sleep_through(seconds / self._FASTER)
+
 
 def build_mortal_host(root: Path, effects: Effects) -> Host:
     """The host of the command line, on which effects are counted and time is hasty."""

@@ -452,10 +452,13 @@ class FakeClock:
 
     def sleep(self, seconds: float) -> None:
         self.check()
+        self.sleep_through(seconds)
+        self.check()
+
+    def sleep_through(self, seconds: float) -> None:
         self.slept.append(seconds)
         self.time += max(0.0, seconds)
         self.on_sleep(self.time)
-        self.check()
 
     def check(self) -> None:
         if self.interrupt and self.time >= self.interrupt_after:

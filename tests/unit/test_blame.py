@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from installer.errors import RolledBackError
+from installer.errors import RolledBackError, SystemdError
 from installer.host.ports import RuntimeStatus
 from installer.inputs.load import Request
 from installer.model import paths
@@ -159,6 +159,30 @@ def test_a_version_whose_steps_all_succeed_is_verified(
         reconcile(Request(Mode.INSTALL, SETTINGS, payload), node.fake.host, silent)
     assert ended.value.remembered is blamed
     assert node.read(paths.FALLBACK_CONFIG) != b"edited\n"
+
+
+@rule("R8")
+def test_nor_where_the_bus_is_lost_when_what_differs_has_to_be_explained(node: Node, payload: Path) -> None:
+    """The proxy is gone, and nobody can say whether somebody has stopped it."""
+    release(payload, "two")
+    right, asked = node.systemd.unit, 0
+
+    def unit(name: str) -> UnitState:
+        nonlocal asked
+        asked += name == paths.PROXY_UNIT
+        if name == paths.PROXY_UNIT and asked == 3:  # the snapshot asks twice
+            raise SystemdError("the bus is lost", lost=True)
+        found = right(name)
+        return replace(found, main_pid=0) if name == paths.PROXY_UNIT and asked < 3 else found
+
+    def emit(event: Event) -> None:
+        if (event.kind, event.data.get("step")) == ("step.done", "await-relay"):
+            node.systemd.unit = unit  # type: ignore[method-assign]
+
+    with pytest.raises(RolledBackError, match="still differs from what was applied") as ended:
+        reconcile(Request(Mode.INSTALL, SETTINGS, payload), node.fake.host, emit)
+    assert asked >= 3
+    assert not ended.value.remembered
 
 
 @rule("R8")

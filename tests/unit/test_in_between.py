@@ -106,6 +106,28 @@ def test_what_an_installation_that_was_cut_off_has_only_claimed_is_not_there_yet
     assert f"    {paths.FALLBACK_CONFIG}\n" not in status(node)
 
 
+def test_a_signal_during_the_last_look_ends_a_run_whose_work_the_next_one_closes(
+    node: Node, payload: Path
+) -> None:
+    asked = Request(Mode.INSTALL, SETTINGS, payload)
+    last = preview(asked, node.fake.host)[0].plan.steps[-1].kind
+
+    def interrupt() -> bool:
+        raise InterruptedRunError(15)
+
+    def emit(event: Event) -> None:
+        if (event.kind, event.data.get("step")) == ("step.done", last.value):
+            node.fake.healthz.healthy = interrupt
+
+    with pytest.raises(InterruptedRunError):
+        reconcile(asked, node.fake.host, emit)
+    node.fake.healthz.healthy = node.kubelet_healthy
+    kubelet = node.process(KUBELET)
+    install(node, payload)
+    assert node.process(KUBELET) == kubelet
+    assert not inspect(Request(Mode.INSTALL, SETTINGS, None, inspect=True), node.fake.host).unfinished
+
+
 @rule("R13")
 @pytest.mark.parametrize("given", [False, True])
 def test_a_node_whose_kubelet_was_reset_is_compared_with_what_is_installed(

@@ -296,6 +296,7 @@ def test_kubelet_is_not_moved_again_to_a_relay_that_the_guard_has_let_it_leave(
 @pytest.mark.parametrize("what", ["nothing", "a file", "a directory", "a dangling link"])
 def test_a_link_that_is_lost_is_made_again(slow: SlowHost, what: str) -> None:
     place = slow.fake.root / LINK[1:]
+    slow.fake.cri.sockets[paths.RELAY_ENDPOINT] = CONTAINERD
     place.unlink()
     if what == "a file":
         place.touch()
@@ -305,6 +306,33 @@ def test_a_link_that_is_lost_is_made_again(slow: SlowHost, what: str) -> None:
         place.symlink_to("/nowhere")
     assert slow.apply(CALM, (move_step(BACK),)) == [BACK]
     assert place.readlink() == Path(paths.normalise_endpoint(paths.RELAY_ENDPOINT))
+
+
+@rule("R4")
+def test_a_relay_that_is_silent_gets_no_kubelet_whoever_has_started_its_proxy(slow: SlowHost) -> None:
+    with pytest.raises(StepFailedError, match="the relay stopped answering"):
+        slow.apply(CALM, (move_step(BACK),))
+    assert slow.moves == []
+
+
+def test_kubelet_has_moved_when_its_calls_in_flight_are_answered(slow: SlowHost) -> None:
+    connections = slow.fake.connections
+    connections.dialled[8] = (paths.RELAY_ENDPOINT, "")
+    connections.drain = lambda *_: frozenset({1})  # type: ignore[method-assign]
+    connections.has = lambda *_: slow.fake.clock.time < 12  # type: ignore[method-assign]
+    slow.fake.cri.sockets[paths.RELAY_ENDPOINT] = CONTAINERD
+    slow.apply(CALM, (move_step(AWAY),))
+    assert 12 <= slow.moves[0][1] < 13
+
+
+def test_kubelet_is_moved_when_it_is_back_from_a_restart_of_somebody_else(slow: SlowHost) -> None:
+    process = slow.fake.processes.processes.pop(8)
+
+    def start(_seconds: float) -> None:
+        slow.fake.processes.processes[8] = process
+
+    slow.fake.clock.on_sleep = start
+    assert slow.apply(CALM, (move_step(AWAY),)) == [AWAY]
 
 
 @rule("R4")

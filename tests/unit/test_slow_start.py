@@ -160,6 +160,15 @@ def test_a_proxy_without_a_relay_socket_tells_nothing(tmp_path: Path) -> None:
     assert take_snapshot(host.host, read_machine(host.host), SETTINGS, Record()).proxy.last_start == 0.0
 
 
+def test_a_relay_socket_that_is_a_link_out_of_the_host_root_tells_nothing(tmp_path: Path) -> None:
+    host = fake(tmp_path, 60, "7\n")
+    (tmp_path / "var").mkdir(exist_ok=True)
+    (tmp_path / "var/run").symlink_to("/run")
+    (tmp_path / "run/cri-resmgr").mkdir()
+    (tmp_path / "run/cri-resmgr/cri-resmgr.sock").symlink_to("../../../../x")
+    assert take_snapshot(host.host, read_machine(host.host), SETTINGS, Record()).proxy.last_start == 0.0
+
+
 @rule("R9")
 def test_a_start_gets_the_time_that_this_node_was_seen_to_need() -> None:
     assert build_limits(SETTINGS, 0, containers=50).proxy_start == 22.5

@@ -97,7 +97,9 @@ def carry_out(job: Job, ground: Ground, every: int = 1) -> Found:
     if job.troubles:
         return troubled(ground, job.start, target, every * job.every)
     broken = {("former", "earlier"), ("nature", "broken")} <= {*job.start}
-    power = not (broken or target.asks or not target.restarts_left)
+    # And the disk of a power loss knows no rename to another directory, where a record goes that is none.
+    unknown = broken or ("record", "a directory") in job.start
+    power = not (unknown or target.asks or not target.restarts_left)
     return certify(ground, job.start, target, every=every * job.every, power=power)
 
 

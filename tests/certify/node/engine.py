@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import NamedTuple
 
 from installer.errors import InstallerError, RollbackFailedError, RolledBackError
@@ -13,8 +14,9 @@ from installer.model import paths
 from installer.model.event import silent
 from installer.model.plan import Assessment
 from installer.node.reconcile import preview, reconcile
+from tests.certify.node.earlier import kubelets_own, repairs
 from tests.certify.node.picture import picture, undone
-from tests.certify.node.rules import ENDED_WELL, HOPELESS, Run, Step, broken, difference, took_over
+from tests.certify.node.rules import ENDED_WELL, HOPELESS, Run, Step, broken, difference, repaired, took_over
 from tests.certify.node.starts import Ground, Start, describe, is_usual
 from tests.certify.node.targets import FORMERS, RARE, REMOVAL, Target, without_earlier
 from tests.certify.node.world import LOOK, NATURE, Effect, Moment, World, lay
@@ -52,10 +54,10 @@ class Found:
         self.faults += other.faults
 
 
-def attempt(world: World, request: Request) -> str:
-    """One run, and how it ended, in a word."""
+def attempt(world: World, request: Request, *, asks: bool = False) -> str:
+    """One run, and how it ended, in a word. `asks`: the world is told of its questions."""
     try:
-        changed = reconcile(request, world.fake.host, silent)
+        changed = reconcile(request, world.host if asks else world.fake.host, silent)
     except RolledBackError:
         return "rolled back"
     except RollbackFailedError:
@@ -73,12 +75,14 @@ def watch(
     disk: Tree | None,
     *,
     foresees: bool = True,
+    asks: bool = False,
     strike: Callable[[int], None] = lambda _number: None,
 ) -> Run:
     """The same, seen whole. `strike` is told each effect's number, and 0 before the first."""
     before, steps = world.keep(), list[Step]()
-    if disk is not None and took_over(before.tree):
-        disk = without_earlier(disk)
+    if disk is not None:
+        taken = took_over(before.tree)
+        disk = without_earlier(disk) if taken else {**disk, **repaired(before.tree, repairs(disk))}
     world.effects.clear()
     world.runtime_died = False
     foreseen: Assessment | None = None
@@ -94,7 +98,7 @@ def watch(
 
     strike(0)
     world.on_effect = note
-    ended = attempt(world, request)
+    ended = attempt(world, request, asks=asks)
     world.on_effect = lambda _effect: None
     if looked:
         ended = f"{ended}, and `plan` did {looked[0]}"
@@ -282,7 +286,9 @@ def _resume(
         loaded = uncut.before.units[KUBELET].load_state == "loaded"
         well = uncut.before.content(NATURE) not in (b"ill", b"long ill", b"ill behind it")
         if loaded and well and uncut.before.process(KUBELET) and not world.kubelet_healthy():
-            yield "R12: kubelet is not healthy after the boot"
+            untouched = kubelets_own(cut.moment.tree) == kubelets_own(uncut.before.tree)
+            if not (untouched and ends.boots_ill):
+                yield "R12: kubelet is not healthy after the boot"
     else:
         world = ground.world(cut.moment)
         world.wait()
@@ -333,6 +339,11 @@ class _Ends:
         root = self._ground.directory / name
         lay({path: one for path, one in tree.items() if not f"{path}/".startswith("/run/")}, root)
         return World(root, containers=len(self._moment.running))
+
+    @cached_property
+    def boots_ill(self) -> bool:
+        """Whether the node before the run does not boot to a kubelet that is healthy, either."""
+        return not self.boot(self._moment.tree, "other").kubelet_healthy()
 
     def unlike(self, run: Run, *, lost: bool) -> list[str]:
         """How the node differs from the most similar of them."""

@@ -47,6 +47,8 @@ def _service(name: str) -> dict[str, str]:
 
 
 _LEFTOVERS = [["old", "uid-c0", "c0", "ns/pod/c0"], ["new", "uid-c9", "c9", "ns/pod/c9"]]
+_FREQUENCY = "/sys/devices/system/cpu/cpu0/cpufreq/scaling_min_freq"
+_NRI = "0000: 00000002 00000000 00010000 0001 01 123 /run/nri/nri.sock\n"
 _POD = "/sys/fs/cgroup/blkio/c0"
 
 #: Each is tried once.
@@ -88,7 +90,7 @@ HOSTS: dict[str, Callable[[], Tree]] = {
     "leftovers": _host({"unstarted": _LEFTOVERS}),
     "containers through the proxy": _host({"through": True}),
     "containers with throttles": _host(
-        {"blkio": _POD}, files={f"{_POD}/blkio.throttle.read_bps_device": "8:0 1048576\n"}
+        {"enforced": {"blkio": _POD}}, files={f"{_POD}/blkio.throttle.read_bps_device": "8:0 1048576\n"}
     ),
     "resctrl": _host(
         files={
@@ -102,10 +104,60 @@ HOSTS: dict[str, Callable[[], Tree]] = {
     "links that lead away": _host(
         links={
             paths.FORCE_CONFIG: "../../../../x",
+            "/usr/bin/kubelet": "../../../../x",
             paths.RECORD: "../../../../../x",
             f"/var/lib/kubelet/{paths.CPU_MANAGER_STATE}": "../../../../../x",
         }
     ),
+    "directories that lead away": _host(
+        links={
+            "/opt/intel": "../../../../x",
+            paths.PROXY_STATE[0]: "../../../../x",
+            f"/var/lib/kubelet/{paths.ALLOCATED_PODS}": "../../../../../x",
+            "/usr/local/lib/systemd/system": "../../../../../../x",
+        }
+    ),
+    "an old kubelet": _host({"kubelet": "v1.28.2"}),
+    "a newer kubelet": _host({"kubelet": "v1.31.0"}),
+    "a runtime that ignores too little": _host({"low": True, "ignores": True}),
+    "containers with CPUs": _host({"created with": {"cpus": "1", "mems": "1", "shares": 524}}),
+    "rounded weights": _host(
+        {
+            "through": True,
+            "rounded": True,
+            "creation": {"cpu_shares": 500},
+            "created with": {"shares": 500},
+            "enforced": {"shares": 499},
+        }
+    ),
+    "a container without a place": _host({"unplaced": "c0"}),
+    "guaranteed containers": _host({"parent": "/kubepods/pod-1"}),
+    "unknown CPUs": _host({"enforced": {"free_cpus": "all"}}),
+    "a CPU that is offline": _host({"offline": [_FREQUENCY]}, files={_FREQUENCY: "1\n"}),
+    "a kernel that refuses": _host(
+        {"kernel refuses": True, "enforced": {"blkio": _POD}},
+        files={
+            "/sys/fs/resctrl/schemata": "L3:0=ff\n",
+            _FREQUENCY: "800000\n",
+            f"{_POD}/blkio.weight": "80\n",
+        },
+    ),
+    "containers with weights": _host(
+        {"enforced": {"blkio": _POD}, "created_io": {"blkio.throttle.read_bps_device": {"8:0": "1"}}},
+        files={
+            f"{_POD}/blkio.throttle.read_bps_device": "8:0 1\n8:1 2\n",
+            f"{_POD}/blkio.weight": "80\n",
+            f"{_POD}/blkio.bfq.weight": "100\n",
+        },
+    ),
+    "no labels": _host({"unlabelled": [f"{paths.BINARY}: no", f"{paths.GUARD}: no"]}),
+    "containers that ask for nothing": _host({"creation": {"cpu_shares": 2}}),
+    "containers on one memory node": _host({"enforced": {"cpus": "0-1", "mems": "0"}}),
+    "containers on one CPU": _host({"enforced": {"mems": "0-1"}}),
+    "a runtime of fewer words, and nothing pinned": _host(
+        {"creation": None, "created": None, "enforced": {"cpus": "0-1", "mems": "0-1"}}
+    ),
+    "NRI": _host(files={"/proc/1/net/unix": _NRI}),
     "assigned CPUs": _host(
         files={f"/var/lib/kubelet/{paths.CPU_MANAGER_STATE}": '{"policyName": "static", "entries": {}}\n'}
     ),

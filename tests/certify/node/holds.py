@@ -73,6 +73,14 @@ def _faults(ground: Ground, start: Start, found: Found, *, restart: bool) -> Ite
             *difference(picture(cut.keep()), wanted),
         ):
             yield f"killed after {number} ({effect}): {why}"
+    for trouble in ("ill", "/run full", "disk read-only"):
+        sick = ground.world(moment, "sick")
+        sick.struck = trouble
+        _hold(sick, restart=restart)
+        restart_proxy(_SETTINGS, sick.fake.host, silent)
+        sick.struck = ""
+        if (ended := _hold(sick, restart=restart)) != _hold(ground.world(moment, "well"), restart=restart):
+            yield f"after the trouble '{trouble}' it ends '{ended}'"
     restart_proxy(_SETTINGS, world.fake.host, silent)
     world.refresh()
     works = not {("proxy", "masked"), ("proxy", "missing"), ("former", "nothing")} & {*start}

@@ -25,12 +25,12 @@ from tests.faults.disks.node import COMMAND, KUBELET, RUNTIME, bare_node
 _DIRECTORY = "/etc/systemd/system"
 DROP_INS = f"{_DIRECTORY}/{KUBELET}.d"
 _OWN_DROP_INS = f"{_DIRECTORY}/{paths.PROXY_UNIT}.d"
-_BASE = f"{DROP_INS}/10-kubeadm.conf"
-_CONFIG = "/var/lib/kubelet/config.yaml"
+BASE = f"{DROP_INS}/10-kubeadm.conf"
+CONFIG = "/var/lib/kubelet/config.yaml"
 SCRIPT = "/opt/start-kubelet"
-_PROGRAM = "/usr/bin/kubelet"
+PROGRAM = "/usr/bin/kubelet"
 _FLAG = f"--container-runtime-endpoint={RUNTIME}"
-_WORD = "$KUBELET_EXTRA_ARGS"
+WORD = "$KUBELET_EXTRA_ARGS"
 _NAMES = re.compile(r"\$(?:(\w+)|\{(\w+)\})")
 _LAUNCHERS = ("env", "nice", "busybox")
 
@@ -126,22 +126,23 @@ def _node(command: str, *more: str, **files: str) -> Callable[[], Tree]:
     proxy's unit."""
     places = {
         "later": f"{DROP_INS}/95-later.conf",
-        "config": _CONFIG,
+        "config": CONFIG,
         "script": SCRIPT,
         "proxys": f"{_OWN_DROP_INS}/10-theirs.conf",
         "part": "/var/lib/kubelet/config.d/10-part.conf",
         "needs": f"{_DIRECTORY}/other.service",
         "default": f"{_DIRECTORY}/default.target",
+        "nri": "/proc/1/net/unix",
     }
 
     def tree() -> Tree:
         lines = "\n".join((*more, "ExecStart=", *(f"ExecStart={one}" for one in command.split("\n"))))
         found = dict(bare_node())
-        found[_BASE] = _file(f"[Service]\nEnvironmentFile=-/etc/default/kubelet\n{lines}\n")
+        found[BASE] = _file(f"[Service]\nEnvironmentFile=-/etc/default/kubelet\n{lines}\n")
         for name, text in files.items():
             place = places[name]
             above = place.rpartition("/")[0]
-            while above not in found:
+            while above and above not in found:
                 found[above] = Entry("d", 0o755)
                 above = above.rpartition("/")[0]
             found[place] = _file(text, 0o755 if name == "script" else 0o644)
@@ -150,15 +151,15 @@ def _node(command: str, *more: str, **files: str) -> Callable[[], Tree]:
     return tree
 
 
-_USUAL = f"{' '.join(COMMAND)} {_WORD}"
-_WITH_CONFIG = f"{_PROGRAM} --config={_CONFIG} {_WORD}"
+_USUAL = f"{' '.join(COMMAND)} {WORD}"
+_WITH_CONFIG = f"{PROGRAM} --config={CONFIG} {WORD}"
 _SH = "/bin/sh -c"
-_PASSES = f'#!/bin/sh\nexec {_PROGRAM} {_FLAG} "$@"\n'
+_PASSES = f'#!/bin/sh\nexec {PROGRAM} {_FLAG} "$@"\n'
 
 #: Each is tried once.
 KUBELETS: dict[str, Callable[[], Tree]] = {
-    "no variable": _node(f"{_PROGRAM} {_FLAG} --v=2"),
-    "a variable twice": _node(f"{_PROGRAM} {_FLAG} --x={'${KUBELET_EXTRA_ARGS}'} {_WORD}"),
+    "no variable": _node(f"{PROGRAM} {_FLAG} --v=2"),
+    "a variable twice": _node(f"{PROGRAM} {_FLAG} --x={'${KUBELET_EXTRA_ARGS}'} {WORD}"),
     "a file behind ours": _node(_USUAL, later="[Service]\nEnvironmentFile=-/etc/default/later\n"),
     "a file behind ours, no repeat": _node(
         _USUAL, later="[Service]\nEnvironmentFile=-/etc/default/later\nExecStart=\nExecStart=" + _USUAL + "\n"
@@ -169,56 +170,62 @@ KUBELETS: dict[str, Callable[[], Tree]] = {
     "both unset": _node(_USUAL, "UnsetEnvironment=KUBELET_EXTRA_ARGS CRI_RESMGR_KUBELET_ARGS"),
     "two lines": _node(f"{_USUAL}\n{_USUAL}"),
     "two commands": _node(f"{_USUAL} ; /bin/true"),
-    "an open quote": _node(f'{_PROGRAM} "{_FLAG} {_WORD}'),
+    "an open quote": _node(f'{PROGRAM} "{_FLAG} {WORD}'),
     "no expansion": _node(f":{_USUAL}"),
-    "a name of its own": _node(f"@{_PROGRAM} kubelet {_FLAG} {_WORD}"),
-    "variables in its unit": _node(f"{_PROGRAM} $ENDPOINT {_WORD}", f"Environment=ENDPOINT={_FLAG}"),
+    "a name of its own": _node(f"@{PROGRAM} kubelet {_FLAG} {WORD}"),
+    "variables in its unit": _node(f"{PROGRAM} $ENDPOINT {WORD}", f"Environment=ENDPOINT={_FLAG}"),
     "nice": _node(f"/usr/bin/nice -n 5 {_USUAL}"),
     "nice, unknown": _node(f"/usr/bin/nice --what {_USUAL}"),
     "env": _node(f"/usr/bin/env A=b {_USUAL}"),
-    "a shell's variable": _node(f"{_SH} 'exec {_PROGRAM} {_FLAG} {_WORD}'"),
+    "a shell's variable": _node(f"{_SH} 'exec {PROGRAM} {_FLAG} {WORD}'"),
     "a shell's variable, unset": _node(
-        f"{_SH} 'exec {_PROGRAM} {_FLAG} {_WORD}'", "UnsetEnvironment=KUBELET_EXTRA_ARGS"
+        f"{_SH} 'exec {PROGRAM} {_FLAG} {WORD}'", "UnsetEnvironment=KUBELET_EXTRA_ARGS"
     ),
-    "a shell's arguments": _node(f"{_SH} 'exec {_PROGRAM} {_FLAG} \"$@\"' kubelet {_WORD}"),
-    "a shell's named arguments": _node(f"{_SH} 'exec {_PROGRAM} {_FLAG} \"$@\"' kubelet --v=2"),
-    "a shell's arguments, nameless": _node(f"{_SH} 'exec {_PROGRAM} {_FLAG} \"$@\"' {_WORD}"),
-    "a shell that passes nothing": _node(f"{_SH} 'exec {_PROGRAM} {_FLAG} --v=2'"),
-    "a shell with an open quote": _node(f"{_SH} 'exec {_PROGRAM} \"{_FLAG} {_WORD}'"),
-    "a shell with two commands": _node(f"{_SH} 'true; exec {_PROGRAM} {_FLAG} {_WORD}'"),
-    "a shell's child": _node(f"{_SH} '{_PROGRAM} {_FLAG} {_WORD}; true'"),
-    "a shell behind env": _node(f"/usr/bin/env A=b /bin/sh -c 'exec {_PROGRAM} {_FLAG} {_WORD}'"),
-    "a shell with options": _node(f"/bin/sh -e -o pipefail {SCRIPT} {_WORD}", script=_PASSES),
-    "busybox": _node(f"/bin/busybox sh -c 'exec {_PROGRAM} {_FLAG} {_WORD}'"),
-    "a script": _node(f"{SCRIPT} --v=2 {_WORD}", script=_PASSES),
+    "a shell's arguments": _node(f"{_SH} 'exec {PROGRAM} {_FLAG} \"$@\"' kubelet {WORD}"),
+    "a shell's named arguments": _node(f"{_SH} 'exec {PROGRAM} {_FLAG} \"$@\"' kubelet --v=2"),
+    "a shell's arguments, nameless": _node(f"{_SH} 'exec {PROGRAM} {_FLAG} \"$@\"' {WORD}"),
+    "a shell that passes nothing": _node(f"{_SH} 'exec {PROGRAM} {_FLAG} --v=2'"),
+    "a shell with an open quote": _node(f"{_SH} 'exec {PROGRAM} \"{_FLAG} {WORD}'"),
+    "a shell with two commands": _node(f"{_SH} 'true; exec {PROGRAM} {_FLAG} {WORD}'"),
+    "a shell's child": _node(f"{_SH} '{PROGRAM} {_FLAG} {WORD}; true'"),
+    "a shell behind env": _node(f"/usr/bin/env A=b /bin/sh -c 'exec {PROGRAM} {_FLAG} {WORD}'"),
+    "a shell with options": _node(f"/bin/sh -e -o pipefail {SCRIPT} {WORD}", script=_PASSES),
+    "busybox": _node(f"/bin/busybox sh -c 'exec {PROGRAM} {_FLAG} {WORD}'"),
+    "a script": _node(f"{SCRIPT} --v=2 {WORD}", script=_PASSES),
     "a script without arguments": _node(SCRIPT, script=_PASSES.replace('"$@"', "--v=2")),
-    "a script that loses them": _node(f"{SCRIPT} --v=3 {_WORD}", script=_PASSES.replace('"$@"', "--v=2")),
+    "a script that loses them": _node(f"{SCRIPT} --v=3 {WORD}", script=_PASSES.replace('"$@"', "--v=2")),
     "a container": _node(f"/usr/bin/docker run {_USUAL}"),
     "an endpoint in its configuration": _node(
         _WITH_CONFIG, config=f"containerRuntimeEndpoint: {RUNTIME}\ncpuManagerPolicy: static\n"
     ),
     "managers in flags": _node(
-        f"{_PROGRAM} {_FLAG} --cpu-manager-policy=static --memory-manager-policy=Static {_WORD}"
+        f"{PROGRAM} {_FLAG} --cpu-manager-policy=static --memory-manager-policy=Static {WORD}"
     ),
+    "managers, and NRI": _node(
+        f"{PROGRAM} {_FLAG} --cpu-manager-policy=static {WORD}",
+        nri="0000: 00000002 00000000 00010000 0001 01 123 /run/nri/nri.sock\n",
+    ),
+    "an endpoint in a comment": _node(_WITH_CONFIG, config="# containerRuntimeEndpoint: x\na: b\n"),
+    "a program without a path": _node(f"start-kubelet {_FLAG} --v=2 {WORD}"),
     "no configuration": _node(_WITH_CONFIG),
     "a broken configuration": _node(_WITH_CONFIG, config="containerRuntimeEndpoint: [\n"),
     "a broken policy": _node(
-        f"{_PROGRAM} {_FLAG} --config={_CONFIG} {_WORD}",
+        f"{PROGRAM} {_FLAG} --config={CONFIG} {WORD}",
         config="cpuManagerPolicy: [\ncgroupsPerQOS: [\n",
     ),
     "a list for an endpoint": _node(_WITH_CONFIG, config="containerRuntimeEndpoint: []\n"),
     "an endpoint of null": _node(_WITH_CONFIG, config="containerRuntimeEndpoint:\n"),
     "a configuration in parts": _node(
-        f"{_PROGRAM} --config={_CONFIG} --config-dir=/var/lib/kubelet/config.d {_WORD}",
+        f"{PROGRAM} --config={CONFIG} --config-dir=/var/lib/kubelet/config.d {WORD}",
         config="cpuManagerPolicy: none\n",
         part=f"containerRuntimeEndpoint: {RUNTIME}\n",
     ),
     "no cgroups of classes": _node(
-        f"{_PROGRAM} {_FLAG} --config={_CONFIG} {_WORD}", config="cgroupsPerQOS: false\n"
+        f"{PROGRAM} {_FLAG} --config={CONFIG} {WORD}", config="cgroupsPerQOS: false\n"
     ),
-    "an endpoint elsewhere": _node(f"{_PROGRAM} --container-runtime-endpoint=tcp://127.0.0.1:1 {_WORD}"),
-    "the built-in endpoint": _node(f"{_PROGRAM} {_WORD}"),
-    "another root": _node(f"{_USUAL.removesuffix(_WORD)} --root-dir=/srv/kubelet {_WORD}"),
+    "an endpoint elsewhere": _node(f"{PROGRAM} --container-runtime-endpoint=tcp://127.0.0.1:1 {WORD}"),
+    "the built-in endpoint": _node(f"{PROGRAM} {WORD}"),
+    "another root": _node(f"{_USUAL.removesuffix(WORD)} --root-dir=/srv/kubelet {WORD}"),
     "in one process": _node("/usr/local/bin/k3s agent"),
     "in a hurry": _node(_USUAL, "TimeoutStartSec=12"),
     "not root": _node(_USUAL, "User=kubelet"),
@@ -242,6 +249,20 @@ KUBELETS: dict[str, Callable[[], Tree]] = {
         proxys="[Unit]\nAfter=other.service\nWants=other.service\n",
         needs="[Unit]\nAfter=kubelet.service\n[Service]\nExecStart=/bin/true\n",
         default="[Unit]\nWants=other.service missing.service\n",
+    ),
+    "a proxy behind one that nobody starts": _node(
+        _USUAL,
+        proxys="[Unit]\nAfter=other.service\n",
+        needs="[Unit]\nAfter=third.service kubelet.service\n[Service]\nExecStart=/bin/true\n",
+        default="[Unit]\nWants=third.service\n",
+    ),
+    "a proxy behind one that is missing": _node(
+        _USUAL,
+        "[Unit]",
+        "Before=never.service",
+        "[Service]",
+        proxys="[Unit]\nAfter=never.service\n",
+        default="[Unit]\nWants=never.service\n",
     ),
     "a proxy in a sandbox": _node(_USUAL, proxys="[Service]\nUser=nobody\nProtectSystem=strict\n"),
     "a proxy with another line": _node(_USUAL, proxys="[Service]\nExecStart=\nExecStart=/bin/true\n"),

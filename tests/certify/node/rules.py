@@ -14,6 +14,7 @@ from installer.model import paths
 from installer.model.host import ProcessState
 from installer.model.plan import Assessment, StepKind
 from tests.certify.node.facts import FACTS, parse_facts
+from tests.certify.node.kubelets import BASE, CONFIG
 from tests.certify.node.world import LOOK, NATURE, REFUSES, SHARES, Effect, Moment
 from tests.faults.disks.crash import Entry, Tree
 from tests.faults.disks.node import BASE_ENVIRONMENT, DROP_IN, KUBELET
@@ -43,7 +44,7 @@ HOPELESS = tuple(map(str.encode, _SICK))
 _AWAY = (b"runtime dies", b"not ready")
 _BLAMELESS = (
     *(b"canceled", b"not set up", b"flagless", b"lost", b"ill", b"long ill", b"blind", b"unseeing"),
-    *(b"immovable and slow", *_AWAY),
+    *(b"immovable and slow", b"immovable, and the new one is slow", *_AWAY),
 )
 _SHOWN = 200  # characters of what differs
 # Its text may differ in a deadline; a file that no line of the unit names is not read.
@@ -199,6 +200,7 @@ def _mildest(run: Run) -> Iterator[str]:
             or run.before.tree.get(paths.PROXY_CACHE) != run.after.tree.get(paths.PROXY_CACHE)
             or paths.CONTAINERS_UNKNOWN in run.before.tree
             or not run.before.proxy_answers
+            or "low" in parse_facts(run.before.content(FACTS))  # its weight is given back
             or (run.before.content(NATURE) == REFUSES and bool(run.jobs("signal", paths.PROXY_UNIT)))
         )
         if not why:
@@ -249,7 +251,7 @@ def _atomic(run: Run) -> Iterator[str]:
         elif done.verb is Verb.RENAME:
             if done.place in unsynced:
                 yield f"{done.target} was renamed before its content was durable"
-            if posixpath.dirname(done.target) != directory:
+            if posixpath.dirname(done.target) != directory and done.place != paths.RECORD:  # not a file
                 yield f"{done.place} went to another directory"
             pending[directory] = done.target
         elif done.verb is Verb.UNLINK and paths.TEMPORARY not in done.place:
@@ -277,13 +279,13 @@ def _restored(run: Run) -> Iterator[str]:
         tree = after.tree
     ours = _ours(run)
     for path in sorted({*run.before.tree, *run.after.tree} - ours):
-        own = path.startswith("/run") or path.endswith(paths.TEMPORARY)
+        own = path.startswith(("/run", "/sys")) or path.endswith(paths.TEMPORARY)
         if run.before.tree.get(path) != run.after.tree.get(path) and not own:
             yield f"{path} is not ours, and changed"
     kept = {entry.content for entry in run.after.tree.values() if entry.kind == "f"}
     known = _written_by_us(run)
     for path, entry in run.before.tree.items():
-        own = path.startswith(("/run", *_OF_THE_PROXY)) or path.endswith(paths.TEMPORARY)
+        own = path.startswith(("/run", "/sys", *_OF_THE_PROXY)) or path.endswith(paths.TEMPORARY)
         lost = entry.kind == "f" and entry.content not in kept and not own
         lost = (
             lost and sha256(entry.content).hexdigest() not in known and not path.startswith(paths.OUR_STATE)
@@ -306,7 +308,8 @@ def _restored(run: Run) -> Iterator[str]:
 
 def _is_anothers(run: Run) -> bool:
     """Whether kubelet is on the relay of an installation that nobody has asked us to take over."""
-    named = paths.RELAY_ENDPOINT.encode() in (run.before.content(BASE_ENVIRONMENT) or b"")
+    files = (BASE_ENVIRONMENT, BASE, CONFIG)
+    named = any(paths.RELAY_ENDPOINT.encode() in (run.before.content(path) or b"") for path in files)
     return named and not _record(run.before.tree).get("owned")
 
 
@@ -419,6 +422,8 @@ def _containers_keep(run: Run) -> Iterator[str]:
     gives_back = (
         run.gives_back and not {"refusals", "ignores"} & parse_facts(run.before.content(FACTS)).keys()
     )
+    created = parse_facts(run.before.content(FACTS)).get("created with", {})
+    cpus, shares = created.get("cpus", "0-1"), created.get("shares", SHARES)
     for one in run.before.running:
         found = now.get(one.id)
         if one.cgroup is None:
@@ -431,7 +436,7 @@ def _containers_keep(run: Run) -> Iterator[str]:
             run.removes
             and gives_back
             and run.ended == "changed"
-            and not (found.cgroup.fits(one.asked or SHARES) and found.cgroup.cpus == "0-1")
+            and not (found.cgroup.fits(one.asked or shares) and found.cgroup.cpus == cpus)
         ):
             yield f"after the removal {one.id} has {found.cgroup}"
 
@@ -450,7 +455,9 @@ def difference(found: Mapping[str, object], wanted: Mapping[str, object]) -> lis
 
 def _disk_of(tree: Tree) -> Tree:
     return {
-        path: one for path, one in tree.items() if not f"{path}/".startswith("/run/") and "/srv" not in path
+        path: one
+        for path, one in tree.items()
+        if not f"{path}/".startswith(("/run/", "/sys/")) and "/srv" not in path
     }
 
 
@@ -521,6 +528,12 @@ def took_over(tree: Tree) -> bool:
     """Whether the record describes an earlier installation as ours."""
     owned = _record(tree).get("owned", {}).get(paths.BINARY)
     return owned is not None and not owned["before"]["digest"]
+
+
+def repaired(tree: Tree, repairs: Tree) -> Tree:
+    """Of these repairs, those that are done there, or that the record has begun."""
+    owned = _record(tree).get("owned", {})
+    return {path: entry for path, entry in repairs.items() if path in owned or tree.get(path) == entry}
 
 
 def _variables(content: bytes) -> dict[str, str]:

@@ -25,8 +25,9 @@ from installer.model.host import ProcessState, UnitState
 from installer.node.adoption import OLD_CACHE
 from installer.node.reconcile import reconcile
 from installer.node.record import HEALTH_OWED, SOUND, dump_record, load_record
-from tests.certify.node.facts import HOSTS
-from tests.certify.node.kubelets import DROP_INS, KUBELETS
+from tests.certify.node.earlier import EARLIER
+from tests.certify.node.facts import FACTS, HOSTS
+from tests.certify.node.kubelets import BASE, DROP_INS, KUBELETS
 from tests.certify.node.targets import (
     ACCEPTING,
     AGAIN,
@@ -36,6 +37,7 @@ from tests.certify.node.targets import (
     BAD_TAKEOVER,
     BY_VARIABLE,
     CONTROLLED,
+    CONTROLS,
     DEFAULTS,
     DESPITE,
     ELSEWHERE_DROP_IN,
@@ -50,7 +52,10 @@ from tests.certify.node.targets import (
     NAMED,
     NAMED_ANOTHER,
     NO_RESTART_LEFT,
+    OLD_PROXY,
     ON_CPUS,
+    ONE_POLICY,
+    OTHER_MACHINE,
     OTHER_UNIT,
     OWN_SOCKETS,
     POLICY,
@@ -75,7 +80,7 @@ from tests.certify.node.targets import (
 )
 from tests.certify.node.world import ELSEWHERE, MASK, NATURE, Moment, World, lay
 from tests.faults.disks.crash import Tree
-from tests.faults.disks.node import BASE_UNIT, DROP_IN, KUBELET, bare_node
+from tests.faults.disks.node import BASE_ENVIRONMENT, BASE_UNIT, DROP_IN, KUBELET, bare_node
 
 PATHS = {
     "binary": paths.BINARY,
@@ -124,6 +129,18 @@ _RECORDS: dict[str, dict[str, object]] = {
     "of no version": {"schema": "1"},
     "edited": {},
 }
+_THEIRS = {
+    "a reset": (f"{DROP_INS}/95-theirs.conf", b"[Service]\nEnvironmentFile=\n"),
+    "two lines": (f"{DROP_INS}/95-theirs.conf", b"[Service]\nExecStart=/usr/bin/kubelet\n"),
+    "the relay": (
+        BASE_ENVIRONMENT,
+        f"KUBELET_EXTRA_ARGS=--container-runtime-endpoint={paths.RELAY_ENDPOINT}\n".encode(),
+    ),
+    "an environment": (BASE_ENVIRONMENT, b"KUBELET_EXTRA_ARGS=--v=3\n"),
+    "another script": (BASE, b"[Service]\nExecStart=\nExecStart=/opt/other $KUBELET_EXTRA_ARGS\n"),
+    "schemata": ("/sys/fs/resctrl/schemata", b"L3:0=1\n"),
+}
+_STARTING = {"starting": 2.0, "starting slowly": 8.0, "starting for ever": 400.0}  # seconds
 _OTHER_CACHE = b'{"Version": "9", "Pods": {}, "Containers": {}, "PolicyName": "topology-aware"}'
 _BROKEN_AGENT = {"Data": {"policy": "Active: nonsense\n"}}
 _AGENT = {"Data": {"policy": "Active: balloons\n"}}
@@ -198,6 +215,11 @@ _TWO, _ALL = ("containers", "two"), ("containers", "all kinds")
 _TAKES = (TAKEOVER, BAD_TAKEOVER, INSTALL, REMOVAL)
 _EVERY_KUBELET = (INSTALL, EXEC_START, NAMED, REMOVAL)
 _SOME_KUBELETS = ("no variable", "a script", "a shell's variable", "an unset variable")
+_LATER = (
+    "containers on one memory node",
+    "containers on one CPU",
+    "a runtime of fewer words, and nothing pinned",
+)
 _MANAGED = ("an endpoint in its configuration", "managers in flags", "no cgroups of classes")
 _STARTS_IT = (INSTALL, POLICY, UPGRADE, BAD, REMOVAL)
 
@@ -283,7 +305,7 @@ RARE_WAYS: dict[Start, tuple[Target, ...]] = {
     (("theirs", "a reset"),): (INSTALL, UPGRADE, REMOVAL),
     (("drop-in", "edited"), ("reloaded", "yes")): (INSTALL,),
     (("theirs", "a reset"), ("fallback", "edited"), ("who", "nobody")): (INSTALL,),
-    (("originals", "missing"), ("binary", "absent")): (REPAIR,),
+    (("originals", "missing"), ("binary", "absent")): (REPAIR, UPGRADE),
     (("cache", "of a broken agent"), _TWO): (INSTALL, UPGRADE),
     (("former", "host: gardener"),): (USUAL_DROP_IN,),
     (("former", "host: few CPUs"),): (ON_CPUS,),
@@ -302,6 +324,43 @@ RARE_WAYS: dict[Start, tuple[Target, ...]] = {
     (("record", "damaged"), ("originals", "damaged")): (REMOVAL_OF_ALL,),
     (("record", "of another machine"), ("containers", "two")): (REMOVAL_OF_ALL, REPAIR),
     (("former", "earlier"), ("who", "nobody")): (TAKEOVER_WITHOUT, TAKEOVER_AT),
+    **{(("former", name),): (TAKEOVER,) for name in EARLIER},
+    (("former", "earlier, of no unit"),): (TAKEOVER_AT,),
+    (("former", "one policy"), ("cache", "of the agent")): (ONE_POLICY, UPGRADE),
+    (("former", "without its agent"), ("cache", "of the agent"), ("proxy", "restarted")): (WITHOUT_AGENT,),
+    **{_nature(name, ("former", "forced"), _TWO): (REREAD,) for name in ("mute", "leaves")},
+    _nature("slow job", _TWO): (UPGRADE,),
+    _nature("reads slowly", ("cache", "missing"), _TWO): (POLICY,),
+    (("kubelet", "failed"), ("proxy", "stopped")): (INSTALL,),
+    (("later", "immutable"),): (REMOVAL,),
+    (("former", "host: a kubelet of the future"),): (OLD_PROXY,),
+    (("former", "host: a runtime that ignores too little"), _TWO, ("link", "as it is")): (POLICY,),
+    (("former", "balloons, host: a runtime that ignores too little"), _TWO): (REMOVAL,),
+    **{(("former", f"host: {name}, controlled"), _TWO): (REMOVAL,) for name in CONTROLS},
+    **{(("former", f"host: {name}"), _TWO, ("link", "as it is")): (CONTROLLED,) for name in CONTROLS},
+    (("former", "controlled"), ("theirs", "schemata")): (REMOVAL,),
+    (("former", "controlled"), ("theirs", "schemata"), ("later", "a kernel that refuses")): (REMOVAL,),
+    (("former", "a script, by its line"), ("theirs", "another script"), ("reloaded", "yes")): (
+        EXEC_START,
+        INSTALL,
+    ),
+    (("former", "nothing"), ("containers", "none")): (OTHER_MACHINE,),
+    **{(("proxy", how), _TWO): (INSTALL, UPGRADE) for how in _STARTING},
+    _nature("immovable", ("proxy", "starting for ever"), _TWO): (INSTALL, UPGRADE),
+    (("record", "a directory"),): (INSTALL, REMOVAL),
+    (("kubelet", "vanished"),): (INSTALL,),
+    (("theirs", "a reset"), ("endpoint", "elsewhere")): (ACCEPTING, INSTALL),
+    (("record", "missing"), ("cache", "gone"), ("proxy", "stopped")): (REMOVAL,),
+    (("old cache", "torn"), ("cache", "missing"), _TWO): (POLICY,),
+    **{(("later", name), _TWO): (REMOVAL,) for name in _LATER},
+    (("former", "host: links that lead away"),): (FORCED,),
+    (("theirs", "a reset"), ("endpoint", "elsewhere"), ("fallback", "edited"), ("who", "nobody")): (UPGRADE,),
+    _nature("immovable, and the new one is slow", _TWO): (UPGRADE,),
+    _nature("the new one is slow", _TWO): (UPGRADE,),
+    (("former", "managers, and NRI, accepted"),): (REMOVAL_FOR_NRI,),
+    (("former", "host: NRI, installed"),): (REMOVAL_FOR_NRI,),
+    (("former", "rounded weights"), _TWO): (INSTALL, POLICY, REMOVAL),
+    (("former", "forced"), _TWO, ("link", "as it is")): (REMOVAL_AS_IT_IS,),
 }
 
 
@@ -329,20 +388,24 @@ class Ground:
             world.put(paths.HOLD, reason.encode() + b"\n")
         cache = given.get("cache", "")
         if cache and world.read(paths.PROXY_CACHE):
-            content = {"missing": None, "torn": b'{"Ver', "of another version": _OTHER_CACHE}
+            content = {"missing": None, "gone": None, "torn": b'{"Ver', "of another version": _OTHER_CACHE}
             sent = _AGENT if cache == "of the agent" else _BROKEN_AGENT
             agent = {**json.loads(world.read(paths.PROXY_CACHE) or b"{}"), "Cfg": sent}
             world.put(paths.PROXY_CACHE, content.get(cache, json.dumps(agent).encode()))
+        if cache == "gone":
+            world.put(paths.PROXY_STATE[0], None)
         for place in world.names(paths.OBJECTS) if given.get("originals", "whole") != "whole" else ():
             lost = given["originals"] == "missing"
             world.put(f"{paths.OBJECTS}/{place}", None if lost else b"damaged")
         self._units(world, given)
         if "theirs" in given:
-            world.put(f"{DROP_INS}/95-theirs.conf", b"[Service]\nEnvironmentFile=\n")
+            world.put(*_THEIRS[given["theirs"]])
         if "pause" in given:
             world.put(hold.PAUSE_FILE, b"ticket 4712\n")
         if "old cache" in given:
             world.put(OLD_CACHE, b'{"Ver' if given["old cache"] == "torn" else world.read(paths.PROXY_CACHE))
+        if later := given.get("later"):  # the host has become another one
+            world.put(FACTS, HOSTS[f"host: {later}"]()[FACTS].content)
         if nature := given.get("nature"):
             world.put(NATURE, nature.encode())
         world.refresh()
@@ -378,6 +441,8 @@ class Ground:
             for target in former.installed:
                 with suppress(*(() if target.works else (InstallerError,))):
                     self.run(world, target)
+            if former.boots:
+                world = World(root, containers=containers)
             if former.installed:
                 bare = without_earlier(bare)
             self._made[name, containers] = world.keep(), bare
@@ -425,6 +490,8 @@ class Ground:
             return
         if what == "missing":
             world.put(paths.RECORD, None)
+        elif what == "a directory":
+            world.put(paths.RECORD, None, directory=True)
         elif what == "damaged":
             world.put(paths.RECORD, raw[: len(raw) // 2], 0o600)
         elif what in _RECORDS:
@@ -447,13 +514,17 @@ class Ground:
             world.put(paths.PROXY_UNIT_FILE, None)
         if kubelet == "masked":
             world.put(BASE_UNIT, None, link=MASK)
-        elif kubelet == "missing":
+        elif kubelet in ("missing", "vanished"):
             world.put(BASE_UNIT, None)
+            world.put(BASE, None if kubelet == "vanished" else world.read(BASE))
         reloads = "yes" in given.get("reloaded", "") or {proxy, kubelet} & {"masked", "missing"}
         if reloads:
             systemd.daemon_reload(0)
         for name, how in ((paths.PROXY_UNIT, proxy), (KUBELET, kubelet)):
             unit = systemd.unit(name)
+            if how in _STARTING and unit.main_pid:  # a run was killed that had started it
+                world.answers[unit.main_pid] = world.fake.clock.time + _STARTING[how]
+                world.put(paths.PROXY_PID_FILE, None)
             if how == "restarted" and unit.load_state == "loaded":
                 systemd.restart(name, 0)
             elif how in ("stopped", "failed") and unit.exists:

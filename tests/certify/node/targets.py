@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from hashlib import sha256
@@ -13,11 +14,11 @@ from installer.inputs.load import Request
 from installer.inputs.settings import KubeletSettings, ProxySettings, RemovalSettings, Settings
 from installer.model import paths
 from installer.model.names import Mode
+from tests.certify.node.earlier import EARLIER, kubelets_own, repairs
 from tests.certify.node.facts import HOSTS
-from tests.certify.node.kubelets import KUBELETS
+from tests.certify.node.kubelets import CONFIG, KUBELETS
 from tests.faults.disks.crash import Tree
 from tests.faults.disks.node import (
-    BASE_ENVIRONMENT,
     RUNTIME,
     bare_node,
     earlier_node,
@@ -35,6 +36,7 @@ _CONTROLS = (
     "policy:\n  Active: none\nrdt: {partitions: {all: {classes: {gold: {l3Allocation: '60%'}}}}}\n"
     "cpu: {classes: {turbo: {minFreq: 800000}}}\nblockio: {Classes: {slow: [{Weight: 80}]}}\n"
 )
+_STAYS = 'EXTRA_OPTIONS="--disable-policy-switch"\n'
 _EXTRA = 'EXTRA_OPTIONS="--metrics-interval 30s"\n'
 
 
@@ -52,6 +54,7 @@ class Target:
     agent: Literal["enabled", "disabled"] = "enabled"
     asks: str = ""
     restarts_left: float = inf
+    release: str = ""  # of the proxy
     given: tuple[tuple[str, object], ...] = ()  # of the request
     kubelet: tuple[tuple[str, object], ...] = ()  # of the settings' sections
     proxy: tuple[tuple[str, object], ...] = ()
@@ -63,15 +66,19 @@ class Target:
 
     def request(self, directory: Path, *, unattended: bool = False) -> Request:
         """With its payload and configs below `directory`, where they are made once."""
-        made = directory / sha256(repr((self.version, self.works, self.configs)).encode()).hexdigest()
+        inputs = repr((self.version, self.works, self.configs, self.release))
+        made = directory / sha256(inputs.encode()).hexdigest()
         binary, configs = made / paths.BINARY[1:], made / "configs"
         if not made.exists():
             binary.parent.mkdir(parents=True)
-            binary.write_bytes(program(self.version or "one", works=self.works))
+            content = program(self.version or "one", works=self.works)
+            binary.write_bytes(ELF if self.version == "elf" else content)
+            if self.release:
+                (made / "VERSION").write_text(f"{self.release}\n")
             binary.chmod(0o755)
             configs.mkdir()
-            for name, content in self.configs:
-                (configs / name).write_text(content)
+            for name, text in self.configs:
+                (configs / name).write_text(text)
         kubelet = KubeletSettings(settle_seconds=1, guard_seconds=self.guard_seconds)
         kubelet = kubelet.model_copy(update=dict(self.kubelet))
         mode = Mode.REMOVE if self.removes else Mode.INSTALL
@@ -126,6 +133,10 @@ USUAL_DROP_IN = Target("in the usual directory", kubelet=(("drop_in_directory", 
 ON_CPUS = Target("on some CPUs", configs=(("fallback.cfg", _PODPOOLS),))
 OTHER_UNIT = Target("of another unit", None, kubelet=(("unit", "other.service"),))
 CONTROLLED = Target("with controls", configs=(("fallback.cfg", _CONTROLS),))
+ELF = b"\x7fELF\x02\x01\x01" + bytes(11) + b"\xb7\x00" + bytes(44)  # of a program for aarch64
+OTHER_MACHINE = Target("for another machine", "elf")
+ONE_POLICY = Target("one policy", configs=(("fallback.cfg", _TOPOLOGY), ("EXTRA_OPTIONS.cfg", _STAYS)))
+OLD_PROXY = Target("an old release", "two", release="0.8.3")
 TAKEOVER_WITHOUT = replace(TAKEOVER, name="takeover without configs", given=(("configs", None),))
 TAKEOVER_AT = replace(TAKEOVER, name="takeover at an endpoint", proxy=(("runtime_endpoint", RUNTIME),))
 TARGETS = (INSTALL, POLICY, FORCED, UPGRADE, BAD, REMOVAL)
@@ -137,6 +148,7 @@ class Former:
 
     bare: Callable[[], Tree]
     installed: tuple[Target, ...] = ()
+    boots: bool = False  # afterwards
 
 
 def clean_node() -> Tree:
@@ -161,13 +173,22 @@ def unused_node() -> Tree:
 
 #: Of which not every start is tried.
 RARE = {
-    **{name: Former(bare) for name, bare in {**KUBELETS, **HOSTS}.items()},
+    **{name: Former(bare) for name, bare in {**KUBELETS, **HOSTS, **EARLIER}.items()},
+    "managers, and NRI, accepted": Former(KUBELETS["managers, and NRI"], (ACCEPTING,)),
+    "a script, by its line": Former(KUBELETS["a script"], (EXEC_START,)),
+    "earlier, failed": Former(earlier_node, (BAD_TAKEOVER,)),
     "earlier": Former(earlier_node),
     "packaged": Former(packaged_node),
     "unused": Former(unused_node),
     "failed": Former(bare_node, (INSTALL, BAD)),
     "throttled": Former(HOSTS["host: containers with throttles"], (CONTROLLED,)),
     "controlled": Former(HOSTS["host: resctrl"], (CONTROLLED,)),
+    "without its agent": Former(bare_node, (WITHOUT_AGENT,)),
+    "one policy": Former(bare_node, (ONE_POLICY,)),
+    "balloons, host: a runtime that ignores too little": Former(
+        HOSTS["host: a runtime that ignores too little"], (POLICY,)
+    ),
+    "rounded weights": Former(HOSTS["host: rounded weights"], (INSTALL,), boots=True),
     "taken over": Former(earlier_node, (TAKEOVER,)),
 }
 
@@ -183,6 +204,8 @@ LIVED = (
     "host: resctrl",
     "host: gardener",
     "host: assigned CPUs",
+    "host: NRI",
+    "host: containers with CPUs",
     "no variable",
     "a script",
     "a shell's variable",
@@ -191,6 +214,8 @@ LIVED = (
 )
 """Of these, also nodes with an installation are tried."""
 INSTALLED = ", installed"
+CONTROLS = ("a kernel that refuses", "containers with weights", "a CPU that is offline")
+RARE |= {f"host: {name}, controlled": Former(RARE[f"host: {name}"].bare, (CONTROLLED,)) for name in CONTROLS}
 RARE |= {f"{name}{INSTALLED}": Former(RARE[name].bare, (INSTALL,)) for name in LIVED}
 
 
@@ -199,7 +224,6 @@ def without_earlier(disk: Tree) -> Tree:
     found = disk.get(paths.BINARY)
     if found is None or found.content != program("theirs"):
         return disk
-    kubelet = disk[BASE_ENVIRONMENT]
     own = {path: entry for path, entry in disk.items() if path.startswith("/usr") and entry.kind == "d"}
-    repaired = kubelet.content.replace(paths.RELAY_ENDPOINT.encode(), RUNTIME.encode())
-    return {**node_after_takeover(), **own, BASE_ENVIRONMENT: replace(kubelet, content=repaired)}
+    own |= {path: disk[path] for path in (posixpath.dirname(CONFIG),) if path in disk}
+    return {**node_after_takeover(), **own, **kubelets_own(disk), **repairs(disk)}

@@ -13,9 +13,10 @@ from installer.node.adoption import OLD_CACHE
 from tests.certify.branches import Branches
 from tests.certify.node.certify import Job, all_jobs, all_of, carry_out, memory, modules
 from tests.certify.node.defects import DEFECTS, Defect, find, why_lost
-from tests.certify.node.engine import attempt, watch
+from tests.certify.node.engine import attempt, certify, watch
 from tests.certify.node.starts import FACTORS, Ground, cover
 from tests.certify.node.targets import BAD, INSTALL
+from tests.certify.node.troubles import TROUBLES, Turn, turned
 from tests.certify.node.unreached import unlisted
 from tests.certify.node.world import World, lay
 from tests.faults.disks.crash import read_tree
@@ -114,3 +115,45 @@ def test_what_the_world_reads_of_its_tree_is_what_lies_there(tmp_path: Path) -> 
     } == seen
     directories = [path for path in places if path not in world.tree or world.tree[path].kind == "d"]
     assert {path: known.list(path) for path in directories} == {path: listed[path] for path in directories}
+
+
+@pytest.mark.parametrize(
+    ("trouble", "question", "number"),
+    [
+        ("proxy stopped", "connections.may_cut", 4),  # its unit has been read, its relay not yet
+        ("kubelet stopped", "connections.may_cut", 4),
+        ("proxy restarted", f"files.remove {OLD_CACHE}", 2),  # kubelet is healthy on it
+    ],
+)
+def test_a_generation_is_not_blamed_for_what_somebody_does_at_the_end_of_its_installation(
+    trouble: str, question: str, number: int, tmp_path: Path
+) -> None:
+    found = next(each for each in TROUBLES if each.name == trouble)
+    start = (("former", "nothing"), ("containers", "two"))
+    assert not turned(Ground(tmp_path), start, INSTALL, [Turn(found, question, number)]).faults
+
+
+def test_a_relay_that_falls_silent_once_it_has_answered_gets_no_kubelet(tmp_path: Path) -> None:
+    silent = next(each for each in TROUBLES if each.name == "relay")
+    turn = Turn(silent, f"cri.empty_pods {paths.RELAY_ENDPOINT}")
+    start = (("former", "nothing"), ("containers", "two"))
+    ground = Ground(tmp_path)
+    assert not turned(ground, start, INSTALL, [turn]).faults
+    world = ground.world(ground.begin(start)[0])
+    world.on_question = turn.strikes(world)
+    kubelet = world.process(KUBELET)
+    assert attempt(world, INSTALL.request(tmp_path), asks=True) == "rolled back"
+    assert world.process(KUBELET) == kubelet
+
+
+def test_a_rollback_that_brings_kubelet_back_ends_the_hold_of_one_that_could_not(tmp_path: Path) -> None:
+    silent = next(each for each in TROUBLES if each.name == "relay")
+    start = (("containers", "two"),)
+    assert not turned(
+        Ground(tmp_path), start, BAD, [Turn(silent, "systemd.reset_failed " + paths.PROXY_UNIT)]
+    ).faults
+
+
+def test_a_run_that_lets_kubelet_leave_a_proxy_that_is_starting_compares_the_pods(tmp_path: Path) -> None:
+    start = (("proxy", "starting slowly"), ("containers", "two"))
+    assert not certify(Ground(tmp_path), start, INSTALL, every=0).faults

@@ -4,7 +4,7 @@ is over."""
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -39,16 +39,16 @@ class Trouble(NamedTuple):
     retries: bool = False
 
 
-def _lasting(name: str, *, retries: bool = False) -> Trouble:
-    """The world knows what it means."""
-
+def _strike(name: str) -> Callable[[World], None]:
     def begin(world: World) -> None:
         world.struck = name
 
-    def end(world: World) -> None:
-        world.struck = ""
+    return begin
 
-    return Trouble(name, begin, end, retries)
+
+def _lasting(name: str, *, retries: bool = False) -> Trouble:
+    """The world knows what it means."""
+    return Trouble(name, _strike(name), _strike(""), retries)
 
 
 def _interrupt(world: World) -> None:
@@ -83,6 +83,32 @@ def _start_theirs(world: World) -> None:
         world.somebody("restart", paths.PROXY_UNIT)
 
 
+def _unlist(world: World) -> None:
+    """A pod that no start of the proxy lists."""
+    world.struck = "unlisted"
+    world.count_pods()
+
+
+def _list_again(world: World) -> None:
+    world.struck = ""
+    world.count_pods()
+
+
+def _end_pods(world: World) -> None:
+    world.struck = ""
+    for one in world.fake.cri.running:
+        if one.id.startswith("late"):
+            world.end(one.id)
+
+
+def _end_stop(world: World) -> None:
+    """What had been stopping has stopped."""
+    world.struck = ""
+    unit = world.systemd.units[paths.PROXY_UNIT]
+    if unit.active_state == "deactivating":
+        world.somebody("stop", unit.name)
+
+
 _THEIRS = f"{DROP_INS}/95-theirs.conf"
 
 
@@ -113,6 +139,8 @@ TROUBLES = (
     _lasting("ill"),
     _lasting("foreign healthz"),
     _lasting("immovable"),
+    _lasting("relay", retries=True),
+    _lasting("disk unreadable"),
     Trouble("signal", _interrupt, _calm),
     Trouble("proxy stopped", _stop(paths.PROXY_UNIT), _start_theirs),
     Trouble("proxy restarted", _restart(paths.PROXY_UNIT)),
@@ -120,6 +148,14 @@ TROUBLES = (
     Trouble("kubelet stopped", _stop(KUBELET), _start),
     Trouble("kubelet restarted", _restart(KUBELET)),
     Trouble("kubelet crashed", _restart(KUBELET, crashed=True), retries=True),
+    Trouble("a new pod", lambda world: world.create("late"), lambda world: world.end("late")),
+    _lasting("not ready"),
+    _lasting("link"),
+    Trouble("unlisted pod", _unlist, _list_again),
+    Trouble("new pods", _strike("new pods"), _end_pods),
+    Trouble("stops slowly", _strike("stops slowly"), _end_stop),
+    Trouble("a pod of few words", lambda world: world.create("odd"), lambda world: world.end("odd")),
+    _drop_in("no variables", "Environment="),
     _drop_in("no guard", "ExecStartPre="),
     _drop_in("no files", "EnvironmentFile="),
     _drop_in("one more file", "EnvironmentFile=-/etc/default/theirs"),
@@ -128,6 +164,7 @@ TROUBLES = (
 )
 
 
+_SPARSER = 4  # a run asks so many times as often as it changes something
 _TWO = ("containers", "two")
 TROUBLED: tuple[tuple[Start, Target], ...] = (
     (((("former", "nothing"), _TWO)), INSTALL),
@@ -145,31 +182,148 @@ TROUBLED: tuple[tuple[Start, Target], ...] = (
 )
 
 
+class Undisturbed:
+    """A start, a target, and how the run ends that nothing disturbs."""
+
+    def __init__(self, ground: Ground, start: Start, target: Target) -> None:
+        self._ground, self._target = ground, target
+        self._moment, self._origin = ground.begin(start)
+        self._request = target.request(ground.directory, unattended=dict(start).get("who") == "nobody")
+        self.name = f"{describe(start)} -> {target.name}"
+        world = self.world()
+        uncut = watch(world, self._request, target, self._origin)
+        self._ended, self.depth = uncut.ended, len(uncut.steps)
+        self._wanted = picture(watch(world, self._request, target, self._origin).after)
+
+    def world(self) -> World:
+        """As it is at the start."""
+        return self._ground.world(self._moment)
+
+    def questions(self) -> list[str]:
+        """What it asks, in its order."""
+        found = list[str]()
+        world = self.world()
+        world.on_question = found.append
+        attempt(world, self._request, asks=True)
+        return found
+
+    def disturbed(self, world: World, trouble: Trouble, strike: Callable[[int], None]) -> Iterator[str]:
+        """What does not hold of a run in trouble, and of the runs after it."""
+        request, target = self._request, self._target
+        run = watch(world, request, target, self._origin, foresees=False, asks=True, strike=strike)
+        world.on_question = lambda _question: None
+        yield from (why for why in broken_in_trouble(run) if not _excused(trouble, why))
+        trouble.end(world)
+        world.wait()
+        again = replace(request, retry=trouble.retries)
+        pinned = target.removes and trouble.name in ("runtime", "disk unreadable")  # it says so, and goes on
+        for why in _then(world, again, self._ended, self._wanted, pinned=pinned):
+            yield f"it ended '{run.ended}', and {why}"
+
+
+class Turn(NamedTuple):
+    """The trouble begins before the run asks that for the `number`th time."""
+
+    trouble: Trouble
+    question: str
+    number: int = 1
+
+    def __str__(self) -> str:
+        return f"{self.trouble.name} before {self.question} ({self.number})"
+
+    def strikes(self, world: World) -> Callable[[str], None]:
+        left = self.number
+
+        def ask(question: str) -> None:
+            nonlocal left
+            left -= question == self.question
+            if question == self.question and not left:
+                self.trouble.strike(world)
+
+        return ask
+
+
+def turned(ground: Ground, start: Start, target: Target, turns: Iterable[Turn]) -> Found:
+    """What goes wrong between two questions of a run: where it changes nothing, a trouble that begins at an
+    effect comes too early or too late."""
+    return _turned(Undisturbed(ground, start, target), turns)
+
+
+def _turned(way: Undisturbed, turns: Iterable[Turn]) -> Found:
+    found = Found(depth=way.depth)
+    for turn in turns:
+        found.states += 1
+        world = way.world()
+        world.on_question = turn.strikes(world)
+        for why in way.disturbed(world, turn.trouble, lambda _number: None):
+            found.faults.append(f"{way.name}: {turn}: {why}")
+    return found
+
+
+_NEW = (("former", "nothing"), _TWO)
+_RUNTIME = "unix:///run/containerd/containerd.sock"
+_CACHE = f"files.read {paths.PROXY_CACHE}"
+#: What no effect comes before: by the name of the trouble, the question, and which of them.
+TURNS: dict[tuple[Start, Target], tuple[tuple[str, str, int], ...]] = {
+    (_NEW, INSTALL): (
+        ("disk full", f"cri.pods {_RUNTIME}", 2),
+        ("bus", f"systemd.restart {KUBELET}", 1),
+        ("bus", "files.state /run/containerd/containerd.sock", 3),
+        ("runtime", f"cri.empty_pods {paths.RELAY_ENDPOINT}", 1),
+        ("runtime", f"systemd.restart {KUBELET}", 1),
+        ("ill", "connections.peers", 1),
+        ("relay", "clock.sleep", 3),
+        ("new pods", f"systemd.restart {paths.PROXY_UNIT}", 1),
+        ("link", f"files.write {paths.BINARY}", 1),
+        ("a pod of few words", f"systemd.stop {paths.PROXY_UNIT}", 1),
+        ("no variables", "systemd.daemon_reload", 2),
+        ("not ready", f"systemd.restart {paths.PROXY_UNIT}", 1),
+        ("unlisted pod", f"systemd.restart {KUBELET}", 1),
+        ("disk unreadable", f"files.seal {paths.OUR_RUNTIME}", 1),
+    ),
+    ((("endpoint", "base"), _TWO), INSTALL): (("proxy stopped", "connections.drain", 1),),
+    ((("former", "forced"), _TWO), REREAD): (("relay", f"systemd.kill {paths.PROXY_UNIT}", 1),),
+    ((("proxy", "failed"), _TWO), INSTALL): (("relay", "clock.sleep", 3),),
+    ((_TWO,), POLICY): (("disk full", "files.read /var/lib/kubelet/allocated_pods_state", 2),),
+    ((_TWO,), UPGRADE): (
+        ("runtime", f"cri.pods {_RUNTIME}", 2),
+        ("stops slowly", f"systemd.restart {paths.PROXY_UNIT}", 1),
+    ),
+    ((_TWO,), BAD): (
+        ("runtime", f"cri.status {_RUNTIME}", 3),
+        ("disk unreadable", _CACHE, 5),
+        ("disk unreadable", _CACHE, 6),
+    ),
+    ((_TWO,), REMOVAL): (("disk read-only", f"files.status {paths.HOLD}", 2),),
+}
+
+
+def turns_of(start: Start, target: Target) -> Iterator[Turn]:
+    named = {trouble.name: trouble for trouble in TROUBLES}
+    return (Turn(named[name], question, at) for name, question, at in TURNS.get((start, target), ()))
+
+
 def troubled(ground: Ground, start: Start, target: Target, every: int) -> Found:
     """Each trouble at each so many effects of the run; each begins at another one."""
-    found = Found()
-    moment, origin = ground.begin(start)
-    request = target.request(ground.directory)
-    name = f"{describe(start)} -> {target.name}"
-    world = ground.world(moment)
-    uncut = watch(world, request, target, origin)
-    wanted = picture(watch(world, request, target, origin).after)
-    found.depth = len(uncut.steps)
+    way = Undisturbed(ground, start, target)
+    found = Found(depth=way.depth)
+    found.add(_turned(way, turns_of(start, target)))
+    questions = way.questions()
     for number, trouble in enumerate(TROUBLES):
-        for after in (0, *range(1 + number % every, len(uncut.steps), every)):
+        for after in (0, *range(1 + number % every, way.depth, every)):
             found.states += 1
-            world = ground.world(moment)
-            run = watch(world, request, target, origin, foresees=False, strike=_at(after, trouble, world))
-            for why in (one for one in broken_in_trouble(run) if not _excused(trouble, one)):
-                found.faults.append(f"{name}: {trouble.name} after {after}: {why}")
-            trouble.end(world)
-            world.wait()
-            again = replace(request, retry=trouble.retries)
-            pinned = target.removes and trouble.name == "runtime"  # it says so, and goes on
-            for why in _then(world, again, uncut.ended, wanted, pinned=pinned):
-                found.faults.append(
-                    f"{name}: {trouble.name} after {after}, and it ended '{run.ended}': {why}"
-                )
+            world = way.world()
+            for why in way.disturbed(world, trouble, _at(after, trouble, world)):
+                found.faults.append(f"{way.name}: {trouble.name} after {after}: {why}")
+        found.add(
+            _turned(
+                way,
+                (
+                    Turn(trouble, questions[at], questions[: at + 1].count(questions[at]))
+                    for at in range(7 * number % len(questions), len(questions), _SPARSER * every)
+                ),
+            )
+        )
     return found
 
 

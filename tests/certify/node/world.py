@@ -23,10 +23,10 @@ from pathlib import Path
 from typing import Any
 from zlib import crc32
 
-from installer.errors import SystemdError
+from installer.errors import SystemdError, UnservableHostError
 from installer.host.disk import Kernel
 from installer.host.kubelet_place import BASE_VARIABLE
-from installer.host.ports import KnownDigest, RuntimeStatus, Unwritable
+from installer.host.ports import Host, KnownDigest, RuntimeStatus, Unwritable
 from installer.inputs.systemd_syntax import parse_unit
 from installer.model import paths
 from installer.model.containers import CgroupState, CpuResources, ReadyPod, weights_of
@@ -59,7 +59,7 @@ from tests.faults.disks.node import (
     NodeSystemd,
 )
 from tests.faults.disks.recorder import Operation, Recorder, Verb
-from tests.lib.fakes import CONTAINERD, FakeProcesses, failed, timed_out, updated
+from tests.lib.fakes import CONTAINERD, FakeProcesses, FakeValidator, failed, timed_out, updated
 
 ELSEWHERE = "unix:///run/somewhere/else.sock"
 SHARES = 524
@@ -72,9 +72,11 @@ MASK = "/dev/null"
 NATURE = "/srv/nature"
 """How the proxy behaves on this node, in a word: `broken`: no start of it succeeds; `slow`: it answers so
 late that kubelet must not hang on it; `too slow`: later than it may; `refuses`: what it is signalled to read
-again; `late`: a container is created while it starts; `fatal`: it ends, and says why; `not set up`: systemd
-cannot run it; `stuck`: its start does not end; `canceled`: somebody else stops it; `exits`: soon after its
-start. And of others: `no runtime`, `runtime dies`: until the next start of
+again; `mute`: it does not say what it has read; `leaves`: it ends when it is signalled; `late`: a container
+is created while it starts; `reads slowly`: what runs, when it is run by itself; `fatal`: it ends, and says
+why; `not set up`: systemd cannot run it; `stuck`: its start does not end; `slow job`: its start ends when it
+answers, too late for the job; `the new one is slow`: not so the one before; `canceled`: somebody else stops
+it; `exits`: soon after its start. And of others: `no runtime`, `runtime dies`: until the next start of
 the proxy; `not ready`: it says so; `ill`: kubelet is never healthy; `ill behind it`: on the relay;
 `flagless`: kubelet does not get our flag; `fails`: kubelet's start, behind the relay; `lost`: the bus is."""
 REFUSES = b"refuses"
@@ -83,6 +85,7 @@ _LAST_WORDS = {
     b"not set up": f"{paths.PROXY_UNIT}: Main process exited, code=exited, status=226/NAMESPACE",
 }
 _GUARD_SECONDS = 15.0
+_LINKED = "/opt/intel"  # what a link leads out of the root, in the trouble of that name
 _FULL = {
     "disk full": ("/", errno.ENOSPC),
     "disk read-only": ("/", errno.EROFS),
@@ -98,6 +101,8 @@ def stranger(name: str) -> RunningContainer:
     limits, one that was resized since, and one with the weight of cgroup v2."""
     created = CpuResources(shares=SHARES)
     one = RunningContainer(name, name, "pod", "ns", False, f"uid-{name}", 7, created, _FREE, _CREATION)
+    if name == "odd":  # the runtime does not know how it was created
+        return replace(one, creation=None)
     if name == "c2":
         return replace(one, creation={**_CREATION, **_LIMITS})
     if name == "c3":
@@ -123,6 +128,9 @@ class Effect:
 
 Read = Mapping[str, bytes | None]
 LOOK = "answers"  # an effect that changes nothing
+_READS_FOR = 8.0  # seconds, of a proxy that reads slowly
+_READS = ("status", "state", "read", "list")
+_LINKS = 40  # in a row, as in the kernel
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,10 +210,13 @@ class _Files(NodeFiles):
     def state(self, path: str, known: KnownDigest | None = None) -> FileState:
         if self.world.depth:
             return super().state(path, known)
-        entry = self.world.entry(path, follow=False)
+        try:
+            entry = self.world.entry(path, follow=False)
+        except UnservableHostError:
+            return FileState(Kind.OUTSIDE)
         return ABSENT if entry is None else _state(entry)
 
-    def read(self, path: str, limit: int = 1 << 20) -> bytes | None:
+    def _read(self, path: str, limit: int) -> bytes | None:
         if self.world.depth:
             return super().read(path, limit)
         entry = self.world.entry(path, follow=True)
@@ -228,6 +239,17 @@ class _Files(NodeFiles):
         found: dict[str, str] = self.world.facts.get("unwritable", {})
         return Unwritable(found[directory]) if directory in found else None
 
+    def read(self, path: str, limit: int = 1 << 20) -> bytes | None:
+        if path in self.world.facts.get("offline", ()):
+            raise OSError(errno.EIO, os.strerror(errno.EIO), path)
+        return self._read(path, limit)
+
+    def set_value(self, path: str, text: str) -> None:
+        if "kernel refuses" in self.world.facts:
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL), path)
+        super().set_value(path, text)
+        self.world.refresh()
+
     def seal(self, directory: str) -> str:
         why: str | None = self.world.facts.get("seals")
         if why == "":
@@ -247,6 +269,27 @@ def _state(entry: Entry) -> FileState:
     return FileState(Kind.DIRECTORY, entry.mode)
 
 
+class _Asked:
+    """A port that tells the world of each question before it is asked."""
+
+    def __init__(self, world: World, name: str, port: object) -> None:
+        self._world, self._name, self._port = world, name, port
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._port, name)
+        if not callable(found):
+            return found
+
+        def ask(*arguments: Any, **named: Any) -> Any:
+            about = arguments[0] if arguments and isinstance(arguments[0], str) else ""
+            self._world.on_question(f"{self._name}.{name} {about}".rstrip())
+            if self._name == "files" and name in _READS:
+                self._world.fail_to_read(about)
+            return found(*arguments, **named)
+
+        return ask
+
+
 class _Processes(FakeProcesses):
     """Those that the world began with are older."""
 
@@ -256,6 +299,26 @@ class _Processes(FakeProcesses):
     def get(self, pid: int) -> ProcessState | None:
         found = super().get(pid)
         return replace(found, age=self.age) if found is not None and pid in self.before else found
+
+
+def _leads_out(path: str) -> bool:
+    """Whether its `..` lead above the root."""
+    depth = 0
+    for name in path.split("/"):
+        depth += {"": 0, ".": 0, "..": -1}.get(name, 1)
+        if depth < 0:
+            return True
+    return False
+
+
+class _Validator(FakeValidator):
+    """Tells the world how long it may take."""
+
+    world: World
+
+    def see_containers(self, binary: Path, state_directory: Path, runtime: Path, seconds: float) -> str:
+        self.world.reading = seconds
+        return super().see_containers(binary, state_directory, runtime, seconds)
 
 
 class World(Node):
@@ -268,6 +331,7 @@ class World(Node):
         self.tree: Tree = {}
         self._kept = False  # in a moment, which does not change any more
         self.on_effect: Callable[[Effect], None] = lambda _effect: None
+        self.on_question: Callable[[str], None] = lambda _question: None
         self.traces = False
         self.started_from: dict[int, Read] = {}
         self.answers: dict[int, float] = {}
@@ -275,6 +339,7 @@ class World(Node):
         self.kubelet = moment.kubelet if moment is not None else None  # as systemd has loaded it
         self.struck = ""
         """What is in trouble now, in a word: see `troubles`."""
+        self.reading = 0.0  # seconds that the proxy may take to list what runs
         self.runtime_died = False  # for the rest of a run, or until the next start of the proxy
         self._moment = moment
         self._containers = containers
@@ -288,7 +353,8 @@ class World(Node):
         assert isinstance(files, _Files)
         files.world = self
         self.fake.cri.sockets = {RUNTIME: self._runtime, paths.RELAY_ENDPOINT: self._answer}
-        self.fake.validator.on_see = self._see_containers
+        self.fake.validator = _Validator(on_see=self._see_containers)
+        self.fake.validator.world = self
         self.systemd.on_kill = self._signalled
         self.fake.connections.permitted = not (self.read(NATURE) or b"").startswith(b"immovable")
         files.fail = self._fail
@@ -313,8 +379,17 @@ class World(Node):
         fake.processes = fake.connections.processes = processes
         fake.healthz.foreign = bool(facts.get("foreign"))
         fake.lock.holder = facts.get("holder", "")
+        fake.files.unlabelled = list(facts.get("unlabelled", ()))
         fake.cri.refusals, fake.cri.ignores = facts.get("refusals", {}), bool(facts.get("ignores"))
         fake.cri.created = tuple(UnstartedContainer(*one) for one in facts.get("unstarted", ()))
+
+    @property
+    def host(self) -> Host:
+        """Its doors. Each tells `on_question` of what it is asked, and may be in trouble."""
+        host = self.fake.host
+        names = ("files", "systemd", "processes", "connections", "cri", "healthz", "journal", "clock")
+        asked: dict[str, Any] = {name: _Asked(self, name, getattr(host, name)) for name in names}
+        return replace(host, **asked)
 
     def _make_systemd(self, kernel: Kernel) -> NodeSystemd:
         return _Systemd(self, kernel)
@@ -324,9 +399,18 @@ class World(Node):
         files.world = self
         return files
 
+    def read(self, path: str) -> bytes | None:
+        with suppress(UnservableHostError):
+            entry = self.entry(path, follow=True) if not self.depth else None
+            if not self.depth:
+                return entry.content if entry is not None and entry.kind == "f" else None
+            return super().read(path)
+        return None
+
     def entry(self, path: str, *, follow: bool) -> Entry | None:
-        """What is at that path, through links; of a link itself unless `follow`."""
-        for _ in range(20):
+        """What is at that path, through links; of a link itself unless `follow`. Raises UnservableHostError
+        like the real adapter, if a link leads out of the root, or in a circle."""
+        for _ in range(_LINKS):
             found = self.tree.get(path)
             if found is not None and not (follow and found.kind == "l"):
                 return found
@@ -340,11 +424,13 @@ class World(Node):
                 if on_the_way.kind == "l" and (follow or number < len(names) - 1):
                     target = on_the_way.target
                     target = target if target.startswith("/") else f"{prefix.rpartition('/')[0]}/{target}"
+                    if _leads_out(target):
+                        raise UnservableHostError(f"{path}: a symlink leads out of the host root")
                     path = "/".join([posixpath.normpath(target), *names[number + 1 :]])
                     break
             else:
                 return found
-        return None
+        raise UnservableHostError(f"{path}: too many symlinks")
 
     def names(self, directory: str) -> tuple[str, ...]:
         place, known = self.real(directory), self._names
@@ -420,20 +506,38 @@ class World(Node):
     def _set_running(self, containers: Iterable[RunningContainer]) -> None:
         cri, scaled = self.fake.cri, bool(self.facts.get("autoscaled"))
         cri.running = tuple(map(self._as_reported, containers))
-        cri.ready_pods = {f"pod-{one.id}": ReadyPod(f"ns/{one.id}", 0.0, scaled) for one in cri.running}
+        pods = [*(one.id for one in cri.running), *(["unlisted"] if self.struck == "unlisted" else [])]
+        cri.ready_pods = {f"pod-{pod}": ReadyPod(f"ns/{pod}", 0.0, scaled) for pod in pods}
+
+    def count_pods(self) -> None:
+        self._set_running(self.fake.cri.running)
 
     def _as_reported(self, one: RunningContainer) -> RunningContainer:
         facts = self.facts
         given: dict[str, Any] = {name: facts[name] for name in ("creation", "created") if name in facts}
         if "cgroup" in facts and one.id == "c0":
             given["cgroup"] = None
-        if "blkio" in facts and one.cgroup is not None:
-            given["cgroup"] = replace(one.cgroup, blkio=facts["blkio"])
+        if one.cgroup is not None and "enforced" in facts:
+            given["cgroup"] = replace(one.cgroup, **facts["enforced"])
+        if "created with" in facts:
+            given["created"] = CpuResources(**facts["created with"])
+        if "created_io" in facts:
+            given["created_io"] = facts["created_io"]
         return replace(one, through_proxy=bool(facts.get("through")), **given)
 
-    def create_container(self, name: str) -> None:
+    def create(self, name: str) -> None:
         if all(one.id != name for one in self.fake.cri.running):
             self._set_running([*self.fake.cri.running, stranger(name)])
+
+    def end(self, name: str) -> None:
+        """It ends, and kubelet deletes it; the proxy then forgets it."""
+        self._set_running([one for one in self.fake.cri.running if one.id != name])
+        cache = self._cache()
+        for kind, key in (("Containers", f"uid-{name}:{name}"), ("Pods", f"pod-{name}")):
+            cache.get(kind, {}).pop(key, None)
+        if cache:
+            (self.fake.root / paths.PROXY_CACHE[1:]).write_text(json.dumps(cache))
+            self.refresh()
 
     def _loaded(self) -> dict[str, Read]:
         assert isinstance(self.systemd, _Systemd)
@@ -492,6 +596,11 @@ class World(Node):
             place.write_bytes(content or b"")
             place.chmod(mode)
 
+    def leave(self, path: str, content: bytes | None) -> None:
+        """Somebody else puts it there, at once."""
+        self.put(path, content)
+        self.refresh()
+
     def refresh(self) -> None:
         """The tree as it is now."""
         self.tree, self._kept = read_tree(self.fake.root), False
@@ -516,8 +625,15 @@ class World(Node):
         self.systemd.daemon_reload(0)
         self.depth -= 1
 
+    def fail_to_read(self, path: str) -> None:
+        """A disk that gives nothing any more."""
+        if self.struck == "disk unreadable" and not f"{path}/".startswith("/run/"):
+            raise OSError(errno.EIO, os.strerror(errno.EIO), path)
+
     def _fail(self, method: str, path: str) -> None:
         """A disk that takes nothing more."""
+        if self.struck == "link" and f"{path}/".startswith((f"{_LINKED}/", "/etc/cri-resmgr/")):
+            raise UnservableHostError(f"{path}: a symlink leads out of the host root")
         if self.depth or self.struck not in _FULL:
             return
         place, error = _FULL[self.struck]
@@ -527,10 +643,14 @@ class World(Node):
 
     # -- what runs on it --------------------------------------------------------------
 
+    def process(self, unit: str) -> ProcessState | None:
+        found = self.systemd.units.get(unit)
+        return self.fake.processes.get(found.main_pid) if found is not None else None
+
     @property
     def proxy_answers(self) -> bool:
-        now = self.fake.clock.time
-        return self.proxy_runs and now >= self.answers.get(self.systemd.unit(paths.PROXY_UNIT).main_pid, now)
+        now, pid = self.fake.clock.time, self.systemd.units[paths.PROXY_UNIT].main_pid
+        return self.struck != "relay" and self.proxy_runs and now >= self.answers.get(pid, now)
 
     def kubelet_healthy(self) -> bool:
         nature = self.read(NATURE)
@@ -547,7 +667,8 @@ class World(Node):
         if nature == b"no runtime" or self.runtime_died or self.struck == "runtime":
             return "connection refused"
         who = CONTAINERD._replace(extras=tuple(self.facts.get("extras", ())))
-        return who._replace(ready=False, reason="it loads") if nature == b"not ready" else who
+        loads = nature == b"not ready" or self.struck == "not ready"
+        return who._replace(ready=False, reason="it loads") if loads else who
 
     def on_relay_by_link(self, variables: Mapping[str, str]) -> bool:
         """Whether a kubelet with these variables is about to start on the relay."""
@@ -564,12 +685,33 @@ class World(Node):
 
     def _answer(self) -> RuntimeStatus | str:
         who = self._runtime() if self.proxy_answers else "no socket"
-        self.did(Effect(LOOK, "", ended="no" if isinstance(who, str) else "yes"))
+        look = Effect(LOOK, "", ended="no" if isinstance(who, str) else "yes")
+        if self.effects[-1:] != [look]:  # one of many in a row
+            self.did(look)
+        if self.proxy_answers:
+            self._serves()
         return who
+
+    def _serves(self) -> None:
+        """A start of the proxy ends when it answers."""
+        unit = self.systemd.units[paths.PROXY_UNIT]
+        if unit.active_state == "activating":
+            self.systemd.units[unit.name] = replace(unit, active_state="active", sub_state="running")
+        place = self.fake.root / paths.PROXY_PID_FILE[1:]
+        if not place.exists() and place.parent.is_dir():
+            place.write_text(f"{unit.main_pid}\n")
+            self.refresh()
 
     def _signalled(self, unit: str, _number: int) -> None:
         pid = self.systemd.unit(unit).main_pid
-        if self.read(NATURE) == REFUSES:
+        nature = self.read(NATURE)
+        if nature == b"mute":
+            return
+        if nature == b"leaves":
+            self.systemd.units[unit] = failed(self.systemd.units[unit])
+            return
+        self.fake.journal.say(unit, "I: reading the configuration again")
+        if nature == REFUSES:
             self.fake.journal.say(unit, "E: failed to reload configuration: it is refused")
             return
         if paths.FORCE_CONFIG in self.started_from.get(pid, {}):
@@ -579,6 +721,11 @@ class World(Node):
 
     def _see_containers(self, _state: Path) -> str:
         nature = self.read(NATURE)
+        if nature == b"reads slowly":
+            late = self.reading < _READS_FOR
+            self.fake.clock.time += min(self.reading, _READS_FOR)
+            if late:
+                return "it has not read them in time"
         if nature not in (b"blind", b"unseeing"):
             self._see("none", everyone=False)
         return "it cannot list them" if nature == b"blind" else ""
@@ -596,9 +743,14 @@ class World(Node):
             given = dict(entry.get("LinuxReq") or {})
             now = one.cgroup
             if everyone:
-                shares = given["cpu_shares"] = one.asked or SHARES
-                entry = {**entry, "Resources": {"requests": {"cpu": f"{-(-shares * 1000 // 1024)}m"}}}
-            if takes is not Repinning.NOTHING:
+                shares = one.asked or int((one.creation or {}).get("cpu_shares", SHARES))
+                rounded = -(-shares * 1000 // 1024)
+                if "rounded" in self.facts:
+                    rounded = (shares * 2000 // 1024 + 1) // 2
+                else:
+                    given["cpu_shares"] = shares
+                entry = {**entry, "Resources": {"requests": {"cpu": f"{rounded}m"}}}
+            if takes is not Repinning.NOTHING and one.id != self.facts.get("unplaced"):
                 given["cpuset_cpus"] = "0"
                 weight = 0
                 if takes is Repinning.CPUS_AND_WEIGHT:
@@ -609,7 +761,11 @@ class World(Node):
                     now = updated(replace(now, cpus="0", mems="0"), CpuResources(shares=weight))
             entries[f"uid-{one.id}:{one.id}"] = {**entry, "LinuxReq": given or None}
             running.append(replace(one, cgroup=now))
-        pods = {f"pod-{one.id}": {"ID": f"pod-{one.id}", "UID": f"uid-{one.id}"} for one in running}
+        parent = self.facts.get("parent", "")
+        pods = {
+            f"pod-{one.id}": {"ID": f"pod-{one.id}", "UID": f"uid-{one.id}", "CgroupParent": parent}
+            for one in running
+        }
         agent = cache.get("Cfg")
         found = {"Version": "1", "Pods": pods, "Containers": entries, "Cfg": agent, "PolicyName": policy}
         self._set_running(running)
@@ -794,10 +950,24 @@ class _Systemd(NodeSystemd):
         texts = [UnitText(path, (self._world.read(path) or b"").decode("utf-8", "replace")) for path in names]
         lines = [line for text in texts for line in parse_unit(text)]
         found = [line.value.split() for line in lines if (line.section, line.key) == ("Unit", kind)]
+        if kind == "After" and name != KUBELET and name in self._befores():
+            found.append([KUBELET])
         return (*itertools.chain.from_iterable(found), *((name,) if kind == "Names" else ()))
+
+    def _befores(self) -> set[str]:
+        """What kubelet's own files put behind it."""
+        texts = [
+            UnitText("", (self._world.read(path) or b"").decode("utf-8", "replace"))
+            for path in (BASE_UNIT, *self.unit(KUBELET).drop_in_paths)
+        ]
+        lines = [line for text in texts for line in parse_unit(text)]
+        return {word for line in lines if line.key == "Before" for word in line.value.split()}
 
     def _proxy_job(self, method: str, unit: UnitState) -> tuple[str, UnitState]:
         world = self._world
+        if world.struck == "stops slowly" and unit.main_pid:
+            self.units[unit.name] = replace(unit, active_state="deactivating", sub_state="stop-sigterm")
+            raise timed_out(unit.name)
         if method == "stop":
             self.leave()  # an announcement alone does not tell, says the guard
             return self._succeed(method, unit)
@@ -808,11 +978,13 @@ class _Systemd(NodeSystemd):
         else:  # another installer's
             variables = world.variables(paths.PROXY_ENVIRONMENT)
         options = (variables or {}).get("CONFIG_OPTIONS", "")
+        extra = (variables or {}).get("EXTRA_OPTIONS", "")
         binary, mode = world.read(paths.BINARY) or b"", world.fake.files.state(paths.BINARY).mode
         config = world.read(options.rpartition(" ")[2]) if options else None
         whole = binary.endswith(END) and BREAKS not in binary and mode & 0o100
         sound = whole and config and _is_configuration(config) and not world._torn()
         nature = world.read(NATURE) or b""
+        slow = b"slow" if nature.endswith(b"the new one is slow") and b"# two" in binary else nature
         world.runtime_died = nature == b"runtime dies" and not whole
         if variables is None or not sound or nature == b"broken":
             self.leave()
@@ -825,18 +997,25 @@ class _Systemd(NodeSystemd):
         if nature in (b"canceled", b"exits"):
             return ("canceled", unit) if nature == b"canceled" else ("done", failed(unit))
         unit = self.started(unit)
-        argv = (paths.BINARY, *f"{options} {variables.get('RUNTIME_OPTIONS', '')}".split())
+        argv = (paths.BINARY, *f"{options} {variables.get('RUNTIME_OPTIONS', '')} {extra}".split())
         world.fake.processes.processes[unit.main_pid] = ProcessState(unit.main_pid, argv, variables)
         self.units[unit.name] = unit
         inputs = (paths.BINARY, paths.PROXY_UNIT_FILE, paths.PROXY_ENVIRONMENT, paths.EXTRA_OPTIONS, argv[2])
         world.started_from[unit.main_pid] = {path: world.read(path) for path in inputs}
         world._see(world._policy(), everyone=False)
-        if nature in SLOW:
+        if nature == b"slow job":
+            world.answers[unit.main_pid] = world.fake.clock.time + SLOW[b"slow"]
+            self.units[unit.name] = replace(unit, active_state="activating", sub_state="start")
+            raise timed_out(unit.name)
+        if slow in SLOW:
             self.leave()  # it was silent for three seconds
-            world.answers[unit.main_pid] = world.fake.clock.time + SLOW[nature]
+            world.answers[unit.main_pid] = world.fake.clock.time + SLOW[slow]
         if nature == b"late":
-            world.create_container("late")
+            world.create("late")
+        if world.struck == "new pods":
+            world.create(f"late{unit.main_pid}")
         (world.fake.root / "run/cri-resmgr").mkdir(exist_ok=True)
+        (world.fake.root / "run/cri-resmgr/cri-resmgr.sock").touch()
         (world.fake.root / paths.PROXY_PID_FILE[1:]).write_text(f"{unit.main_pid}\n")
         return "done", unit
 

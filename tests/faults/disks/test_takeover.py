@@ -345,3 +345,20 @@ def test_r7_a_file_that_its_owner_has_written_meanwhile_is_theirs(node: Node, as
     (node.fake.root / EXTRA_ARGS[1:]).write_bytes(owners)
     assert reconcile(asked, node.fake.host, silent)
     assert node.read(EXTRA_ARGS) == owners
+
+
+@rule("R7")
+def test_r7_what_a_killed_takeover_repaired_in_kubelets_unit_is_no_edit_of_somebody_else(
+    tmp_path: Path, asked: Request
+) -> None:
+    """systemd has not read it yet. The takeover goes on without being asked for again."""
+    tree = earlier_node()
+    ordered = f"[Unit]\nAfter={paths.PROXY_UNIT}\n".encode() + tree[UNIT_FILE].content
+    node = lay_node(tmp_path / "node", {**tree, UNIT_FILE: replace(tree[UNIT_FILE], content=ordered)})
+    steps = [step.target for step in preview(asked, node.fake.host)[0].plan.steps]
+    assert kill_after(node, asked, steps.index(UNIT_FILE) + 1)
+    assert node.read(UNIT_FILE) != ordered
+    node.systemd.units[KUBELET] = replace(node.systemd.unit(KUBELET), need_daemon_reload=True)
+    assert reconcile(replace(asked, take_over=False), node.fake.host, silent)
+    assert not node.systemd.unit(KUBELET).need_daemon_reload
+    assert node.on_relay
