@@ -2,18 +2,17 @@
 
 import json
 import re
-import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 
 from installer.node.record import SCHEMA
-from tests.host.command import PROGRAM
 from tests.host.node import BINARY, GUARD, PROXY, PROXY_ENVIRONMENT, STATE, Node
 from tests.lib.rules import rule
-from tests.lib.throwaway.kubelet import healthz, wait_healthy
+from tests.lib.throwaway.kubelet import UNIT, healthz, wait_healthy
 
 RECORD = f"{STATE}/record.json"
-MOVING = "write /etc/cri-resmgr/kubelet.env"  # the last line before kubelet is restarted
 CRASHES: dict[str, object] = {"exitAfterSeconds": 0.5}
 
 
@@ -27,16 +26,9 @@ def node(booted: Node) -> Node:
 def test_r8_without_a_runtime_nothing_more_is_touched_and_what_to_type_brings_kubelet_back(
     node: Node,
 ) -> None:
-    """Kubelet is being moved when its own runtime goes away: neither way is left."""
-    said = ""
-    argv = [str(PROGRAM), *node.command.globals(), "install"]
-    with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
-        assert process.stdout is not None
-        for line in process.stdout:
-            said += line
-            if MOVING in line:
-                node.host.systemctl("stop", "containerd")
-        assert process.wait() == 6, said
+    """Kubelet is being restarted when its own runtime goes away: neither way is left."""
+    with runtime_that_ends_with_kubelet(node):
+        said = node.run("install", code=6).err
     now, by_hand, then, _more = said[said.index("hint: ") :].splitlines()
     assert "the container runtime at unix:///var/run/containerd/containerd.sock does not answer" in now
     assert "kubelet.service is NOT running" in now
@@ -93,6 +85,21 @@ def test_what_the_next_installer_wrote_is_run_on_and_removed(node: Node) -> None
     node.run("remove")
     assert node.host.systemctl("is-active", PROXY, check=False) == "inactive"
     node.expect_untraced(allowed=STATE)
+
+
+@contextmanager
+def runtime_that_ends_with_kubelet(node: Node) -> Iterator[None]:
+    """The relay has answered before kubelet's next stop, and serves nobody after it."""
+    drop_in, due = node.path(f"/run/systemd/system/{UNIT}.d/50-once.conf"), node.path("/run/once")
+    drop_in.parent.mkdir(parents=True)
+    drop_in.write_text("[Service]\nExecStopPost=-+/bin/sh -c 'rm /run/once && systemctl stop containerd'\n")
+    due.touch()
+    node.host.systemctl("daemon-reload")
+    yield
+    assert not due.exists()
+    drop_in.unlink()
+    drop_in.parent.rmdir()
+    node.host.systemctl("daemon-reload")
 
 
 def rewrite_record(node: Node, newer: int) -> None:

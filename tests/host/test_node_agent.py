@@ -61,6 +61,7 @@ def test_a_drop_in_that_lies_where_it_is_wiped_moves_without_a_restart(node: Nod
     assert loaded == [f"{CONTROL}/90-cri-resmgr.conf"]
     with node.restarts(kubelet=True, proxy=False):
         wipe(node)
+    wait_healthy(node.host)
     node.expect_good()
     node.run("remove")
     node.expect_untraced()
