@@ -254,9 +254,11 @@ def with_creations(raw: bytes, containers: Iterable[RunningContainer]) -> bytes:
     for entry in cache["Containers"].values():
         container = by_id.get(str(entry.get("Id") or entry.get("ID")))
         if container is not None:
-            guaranteed = known[container.id].guaranteed
-            entry["LinuxReq"] = _linux(container)
-            entry["Resources"] = _requirements(entry["LinuxReq"], guaranteed=guaranteed)
+            linux, before = _linux(container), entry.get("LinuxReq") or {}
+            # What the proxy has given it has to be given back, whatever becomes of this run.
+            given = {key: before[key] for key in _OF_THE_PROXY if key in before}
+            entry["LinuxReq"] = {**given, **linux}
+            entry["Resources"] = _requirements(linux, guaranteed=known[container.id].guaranteed)
     return json.dumps(cache).encode()
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from installer.errors import StepFailedError
 from installer.model import paths
-from installer.model.containers import CgroupState, CpuResources, ReadyPod
+from installer.model.containers import NO_MANAGERS, CgroupState, CpuResources, ReadyPod
 from installer.model.host import Part, ProcessState, RunningContainer, UnitState, UnstartedContainer
 from installer.model.instant import parse_time
 from installer.model.limits import Limits
@@ -30,7 +30,7 @@ from installer.node.adoption import (
 )
 from installer.node.apply import apply_plan
 from installer.node.await_kubelet import await_calm
-from installer.node.pinning import due_shares, keeps_weight
+from installer.node.pinning import due_shares, find_resets, keeps_weight
 from installer.node.run import Progress
 from tests.lib.fakes import CONTAINERD, Call, FakeClock, FakeHost
 from tests.lib.rules import rule
@@ -208,6 +208,18 @@ def test_what_the_proxy_has_rounded_is_corrected_and_is_not_unknown() -> None:
 def test_cpus_in_the_creation_behind_the_proxy_are_not_the_containers() -> None:
     own = replace(UNKNOWN, through_proxy=True, creation={"cpu_shares": 30, "cpuset_cpus": "0"})
     assert entry_of(with_creations(cache(), [own]))["LinuxReq"] == {"cpu_shares": 30}
+
+
+@rule("R6", "R14")
+def test_cpus_that_the_proxy_has_given_are_given_back_though_an_adoption_came_between() -> None:
+    """It was cut off before the next policy's start, and somebody started the proxy: with the policy none."""
+    entry: dict[str, Any] = {"ID": "aa", "PodID": "pp", "Resources": {"requests": {"cpu": "29m"}}}
+    entry |= {"LinuxReq": {"cpu_shares": 2, "cpuset_cpus": "2", "cpuset_mems": "0"}}
+    own = replace(UNKNOWN, through_proxy=True, cgroup=replace(FREE, cpus="2"))
+    adopted = parse_cache(with_creations(cache(Containers={"uid:web": entry}), [own]))
+    assert keeps_weight(own, adopted)
+    (reset,) = find_resets([own], adopted, NO_MANAGERS)
+    assert reset.write == CpuResources(cpus="0-3")
 
 
 # -- the steps -------------------------------------------------------------------------------

@@ -16,7 +16,17 @@ from installer.model.plan import Assessment
 from installer.node.reconcile import preview, reconcile
 from tests.certify.node.earlier import kubelets_own, repairs
 from tests.certify.node.picture import picture, undone
-from tests.certify.node.rules import ENDED_WELL, HOPELESS, Run, Step, broken, difference, repaired, took_over
+from tests.certify.node.rules import (
+    BLAMELESS,
+    ENDED_WELL,
+    HOPELESS,
+    Run,
+    Step,
+    broken,
+    difference,
+    repaired,
+    took_over,
+)
 from tests.certify.node.starts import Ground, Start, describe, is_usual
 from tests.certify.node.targets import FORMERS, RARE, REMOVAL, Target, without_earlier
 from tests.certify.node.world import LOOK, NATURE, Effect, Moment, World, lay
@@ -161,7 +171,7 @@ def _as_fresh(ground: Ground, start: Start, target: Target, run: Run) -> Iterato
 def _as_planned(start: Start, target: Target, run: Run) -> Iterator[str]:
     """What works is not undone on a node where nothing is sick, and kubelet's unit is the usual one."""
     given = dict(start)
-    is_well = "nature" not in given and given.get("former", next(iter(FORMERS))) in FORMERS
+    is_well = not {"nature", "theirs"} & given.keys() and given.get("former", next(iter(FORMERS))) in FORMERS
     if run.undone and target.works and is_well:
         yield f"R1: it ends '{run.ended}', though nothing is sick"
 
@@ -194,7 +204,7 @@ def _again(uncut: Run, again: Run) -> Iterator[str]:
     well = ENDED_WELL if again.removes else {"nothing to do"}
     if uncut.ended in ENDED_WELL and again.ended not in well:
         yield f"R2: it ends '{again.ended}'"
-    elif uncut.ended not in ENDED_WELL and again.ended != uncut.ended:
+    elif uncut.ended not in ENDED_WELL and again.ended != uncut.ended and not uncut.brings_out:
         yield f"R13: it ends '{again.ended}', not '{uncut.ended}'"
 
 
@@ -317,8 +327,9 @@ class End(NamedTuple):
 
 class _Ends:
     """The ends that a run may come to that follows one that was cut. A boot may mend what is sick, or bring
-    it out: with it come the ends of a run that begins after a boot, or ends before it, and that of a node on
-    which nothing is sick."""
+    it out, or what somebody has edited without a daemon-reload: with it come the ends of a run that begins
+    after a boot, or ends before it. And what was undone for no fault of its own is tried again: with that
+    comes the end of a node on which nothing is sick."""
 
     def __init__(
         self,
@@ -332,7 +343,6 @@ class _Ends:
         self.uncut = uncut
         self._ground, self._target, self._request = ground, target, request
         self._moment, self._origin = moment, origin
-        self._others: list[End] | None = None
 
     def boot(self, tree: Tree, name: str = "node") -> World:
         """The node with that disk."""
@@ -348,18 +358,31 @@ class _Ends:
     def unlike(self, run: Run, *, lost: bool) -> list[str]:
         """How the node differs from the most similar of them."""
         wrong, nature = _unlike(run, self.uncut, lost=lost), self._moment.content(NATURE)
-        if not (wrong and lost and nature):
+        if not wrong:
             return wrong
-        if run.ended == "rollback failed" and nature in HOPELESS:
+        if lost and run.ended == "rollback failed" and nature in HOPELESS:
             return []  # `broken` has seen that kubelet serves without a proxy
-        if self._others is None:
-            well = {path: one for path, one in self._moment.tree.items() if path != NATURE}
-            self._others = [
-                self._end(self.boot(self._moment.tree, "other")),
-                self._end(self.boot(self.uncut.run.after.tree, "other")),
-                self._end(self._ground.world(replace(self._moment, tree=well), "other")),
-            ]
-        return min((wrong, *(_unlike(run, other, lost=lost) for other in self._others)), key=len)
+        if self._hides and run.ended == self._booted[0].run.ended == "refused" and not run.touched:
+            return []  # whatever had been done when that edit was loaded
+        others = self._booted if lost and (nature or self._hides) else []
+        if nature and (lost or (self.uncut.run.undone and nature in BLAMELESS)):
+            others = [*others, self._well]
+        return min((wrong, *(_unlike(run, other, lost=lost) for other in others)), key=len)
+
+    @cached_property
+    def _hides(self) -> bool:
+        """Whether somebody has edited kubelet's unit, which only a boot or a daemon-reload makes known."""
+        return self._ground.world(self._moment, "other").systemd.unit(KUBELET).need_daemon_reload
+
+    @cached_property
+    def _booted(self) -> list[End]:
+        trees = (self._moment.tree, self.uncut.run.after.tree)
+        return [self._end(self.boot(tree, "other")) for tree in trees]
+
+    @cached_property
+    def _well(self) -> End:
+        well = {path: one for path, one in self._moment.tree.items() if path != NATURE}
+        return self._end(self._ground.world(replace(self._moment, tree=well), "other"))
 
     def _end(self, world: World) -> End:
         run = watch(world, self._request, self._target, self._origin)

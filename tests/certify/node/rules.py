@@ -42,7 +42,7 @@ _SICK = (
 )
 HOPELESS = tuple(map(str.encode, _SICK))
 _AWAY = (b"runtime dies", b"not ready")
-_BLAMELESS = (
+BLAMELESS = (
     *(b"canceled", b"not set up", b"flagless", b"lost", b"ill", b"long ill", b"blind", b"unseeing"),
     *(b"immovable and slow", b"immovable, and the new one is slow", *_AWAY),
 )
@@ -91,6 +91,17 @@ class Run:
     def undone(self) -> bool:
         return self.ended in ("rolled back", "rollback failed")
 
+    @property
+    def brings_out(self) -> bool:
+        """Whether its daemon-reload has made a drop-in of somebody else known."""
+        before, after = (moment.units[KUBELET].drop_in_paths for moment in (self.before, self.after))
+        return bool({*after} - {*before, DROP_IN})
+
+    @property
+    def touched(self) -> list[Effect]:
+        """What it has changed that is not the installer's own."""
+        return [one.effect for one in self.steps if _of_the_host(one.effect)]
+
     def jobs(self, verb: str, unit: str) -> list[Step]:
         return [one for one in self.steps if (one.effect.verb, one.effect.target) == (verb, unit)]
 
@@ -120,7 +131,7 @@ def broken_in_trouble(run: Run) -> list[str]:
 
 def _plan_is_the_truth(run: Run) -> Iterator[str]:
     plan = run.foreseen.plan if run.foreseen else None
-    touched = [one.effect for one in run.steps if _of_the_host(one.effect)]
+    touched = run.touched
     if run.unattended or run.undone or not run.foresees:
         return
     if plan is None or run.ended == "refused":
@@ -164,11 +175,9 @@ def _nothing_for_nothing(run: Run) -> Iterator[str]:
         and not run.unattended
         and not run.removes
     ):
-        yield from (
-            f"nothing differs, but it did {one.effect}" for one in run.steps if _of_the_host(one.effect)
-        )
+        yield from (f"nothing differs, but it did {effect}" for effect in run.touched)
     if run.ended == "nothing to do":
-        some = (one.effect for one in run.steps if _of_the_host(one.effect) and not _closes(run, one.effect))
+        some = (effect for effect in run.touched if not _closes(run, effect))
         yield from (f"nothing to do, but it did {effect}" for effect in some)
 
 
@@ -185,6 +194,9 @@ def _mildest(run: Run) -> Iterator[str]:
     if kubelet and restarts:
         wanted = _generation(run.after.tree, paths.KUBELET_ENVIRONMENT)
         lost = not kubelet.link or kubelet.generation != wanted
+        # Where the kernel cannot end connections, a kubelet that has left returns by a restart.
+        stays = (run.before.content(NATURE) or b"").startswith(b"immovable")
+        lost = lost or (stays and not run.before.on_relay)
         if not (lost or not run.before.units[KUBELET].running):
             yield "kubelet was restarted, though it was on our link and its part did not differ"
     if len(restarts) > 1:
@@ -342,21 +354,22 @@ def _rolled_back(run: Run) -> Iterator[str]:
         return
     if run.ended == "rollback failed":
         yield from (
-            _rescued(run) if run.before.content(NATURE) in (*HOPELESS, *_AWAY) else ["the rollback failed"]
+            _rescued(run)
+            if run.before.content(NATURE) in (*HOPELESS, *_AWAY) or run.brings_out
+            else ["the rollback failed"]
         )
         return
     failed = set(_record(run.after.tree).get("failed", {}))
     generation = run.foreseen.plan.desired.generation if run.foreseen else ""
     if run.remembers:
-        some = (one.effect for one in run.steps if _of_the_host(one.effect))
         repairs = any(one.effect.verb in ("restart", "signal") for one in run.steps)
-        yield from (f"it is not tried again, but it did {effect}" for effect in some if not repairs)
+        yield from (f"it is not tried again, but it did {effect}" for effect in run.touched if not repairs)
     elif (
         generation
         and run.foreseen
         and run.foreseen.snapshot.sound
         and generation not in failed
-        and run.before.content(NATURE) not in _BLAMELESS
+        and run.before.content(NATURE) not in BLAMELESS
         and not _flag_lost(run)
     ):
         yield "the generation that failed is not blamed"
@@ -366,8 +379,7 @@ def _rolled_back(run: Run) -> Iterator[str]:
         if file["part"] == "kubelet" and file["path"] not in touched:
             continue  # somebody's edit that the attempt did not come to: kubelet is not moved for it
         back = run.after.tree.get(file["path"])
-        did = any(_of_the_host(one.effect) for one in run.steps)
-        if did and (back is None or sha256(back.content).hexdigest() != file["digest"]):
+        if run.touched and (back is None or sha256(back.content).hexdigest() != file["digest"]):
             yield f"{file['path']} of the good generation is not back"
     if not good and not _is_somewhat_ours(run.before.tree):
         if _record(run.after.tree).get("owned"):
@@ -423,7 +435,7 @@ def _containers_keep(run: Run) -> Iterator[str]:
         run.gives_back and not {"refusals", "ignores"} & parse_facts(run.before.content(FACTS)).keys()
     )
     created = parse_facts(run.before.content(FACTS)).get("created with", {})
-    cpus, shares = created.get("cpus", "0-1"), created.get("shares", SHARES)
+    cpus, shares = created.get("cpus", ""), created.get("shares", SHARES)
     for one in run.before.running:
         found = now.get(one.id)
         if one.cgroup is None:
@@ -436,7 +448,10 @@ def _containers_keep(run: Run) -> Iterator[str]:
             run.removes
             and gives_back
             and run.ended == "changed"
-            and not (found.cgroup.fits(one.asked or shares) and found.cgroup.cpus == cpus)
+            and not (
+                found.cgroup.fits(one.asked or shares)
+                and found.cgroup.cpus == (cpus or found.cgroup.free_cpus)
+            )
         ):
             yield f"after the removal {one.id} has {found.cgroup}"
 

@@ -405,7 +405,7 @@ class Ground:
         if "old cache" in given:
             world.put(OLD_CACHE, b'{"Ver' if given["old cache"] == "torn" else world.read(paths.PROXY_CACHE))
         if later := given.get("later"):  # the host has become another one
-            world.put(FACTS, HOSTS[f"host: {later}"]()[FACTS].content)
+            world.become(HOSTS[f"host: {later}"]()[FACTS].content)
         if nature := given.get("nature"):
             world.put(NATURE, nature.encode())
         world.refresh()

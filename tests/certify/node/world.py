@@ -85,6 +85,7 @@ _LAST_WORDS = {
     b"not set up": f"{paths.PROXY_UNIT}: Main process exited, code=exited, status=226/NAMESPACE",
 }
 _GUARD_SECONDS = 15.0
+_LASTING = ("free_cpus", "free_mems", "blkio")  # what is enforced on a container that nobody writes to
 _LINKED = "/opt/intel"  # what a link leads out of the root, in the trouble of that name
 _FULL = {
     "disk full": ("/", errno.ENOSPC),
@@ -466,7 +467,7 @@ class World(Node):
             (run / "containerd/containerd.sock").touch()
             self._set_running([])
             self._start_units()
-            strangers = list(map(stranger, names))
+            strangers = [self._at_first(stranger(name)) for name in names]
             if "low" in self.facts and strangers:
                 strangers[0] = replace(strangers[0], cgroup=replace(_FREE, shares=2))
             self._set_running(strangers)
@@ -517,17 +518,33 @@ class World(Node):
         given: dict[str, Any] = {name: facts[name] for name in ("creation", "created") if name in facts}
         if "cgroup" in facts and one.id == "c0":
             given["cgroup"] = None
-        if one.cgroup is not None and "enforced" in facts:
-            given["cgroup"] = replace(one.cgroup, **facts["enforced"])
+        elif one.cgroup is not None:
+            given["cgroup"] = replace(one.cgroup, **self._enforced(lasting=True))
         if "created with" in facts:
             given["created"] = CpuResources(**facts["created with"])
         if "created_io" in facts:
             given["created_io"] = facts["created_io"]
         return replace(one, through_proxy=bool(facts.get("through")), **given)
 
+    def _enforced(self, *, lasting: bool) -> dict[str, Any]:
+        found: dict[str, Any] = self.facts.get("enforced", {})
+        return {name: value for name, value in found.items() if (name in _LASTING) == lasting}
+
+    def _at_first(self, one: RunningContainer) -> RunningContainer:
+        """With what is enforced on it until somebody writes to it."""
+        if one.cgroup is None:
+            return one
+        return replace(one, cgroup=replace(one.cgroup, **self._enforced(lasting=False)))
+
+    def become(self, facts: bytes) -> None:
+        """From now on it is a host of another kind."""
+        self.put(FACTS, facts)
+        self.facts = parse_facts(facts)
+        self._set_running(map(self._at_first, self.fake.cri.running))
+
     def create(self, name: str) -> None:
         if all(one.id != name for one in self.fake.cri.running):
-            self._set_running([*self.fake.cri.running, stranger(name)])
+            self._set_running([*self.fake.cri.running, self._at_first(stranger(name))])
 
     def end(self, name: str) -> None:
         """It ends, and kubelet deletes it; the proxy then forgets it."""
@@ -884,7 +901,7 @@ class _Systemd(NodeSystemd):
 
     def _files_of(self, unit: UnitState) -> Read:
         """systemd notices a text that has another time, is gone, or has come."""
-        drop_ins = {*unit.drop_in_paths, *([DROP_IN] if unit.name == KUBELET else [])}
+        drop_ins = {*unit.drop_in_paths, *(self._drop_ins() if unit.name == KUBELET else ())}
         found = {path: self._node.fake.files.state(path) for path in (unit.fragment_path, *drop_ins) if path}
         return {path: f"{state.kind} {state.digest} {state.target}".encode() for path, state in found.items()}
 
