@@ -308,6 +308,7 @@ class RecordStore:
         """After a change was undone: the good generation is in place again. The other one's objects are
         deleted before it is blamed: after that, no run of it would delete them."""
         drop_objects(self._files, objects_of(self.record) | objects_of(self._loaded))
+        self._settle()
         owed = {key: value for key, value in self.record.owed.items() if key != HEALTH_OWED}
         self._save(replace(self.record, asked=self._loaded.asked, owed=owed))
         drop_objects(self._files, objects_of(self.record))

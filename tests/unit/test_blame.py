@@ -376,6 +376,21 @@ def test_a_removal_that_has_failed_is_tried_again(node: Node, payload: Path) -> 
     assert not node.on_relay
 
 
+@rule("R7")
+def test_what_a_killed_rollback_had_begun_to_write_is_gone_when_the_generation_is_blamed(
+    node: Node, payload: Path
+) -> None:
+    """No later run of it would come to that place."""
+    begun = node.fake.root / f"{paths.PROXY_STATE[0]}/.cache{paths.TEMPORARY}"[1:]
+    begun.parent.mkdir(parents=True, exist_ok=True)
+    begun.touch()
+    release(payload, "two", works=False)
+    with pytest.raises(RolledBackError) as ended:
+        reconcile(Request(Mode.INSTALL, SETTINGS, payload), node.fake.host, silent)
+    assert ended.value.remembered
+    assert not begun.exists()
+
+
 @rule("R13")
 def test_the_last_fatal_line_of_what_failed_is_in_the_message(node: Node, payload: Path) -> None:
     release(payload, "two", works=False)

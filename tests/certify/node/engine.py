@@ -328,8 +328,8 @@ class End(NamedTuple):
 class _Ends:
     """The ends that a run may come to that follows one that was cut. A boot may mend what is sick, or bring
     it out, or what somebody has edited without a daemon-reload: with it come the ends of a run that begins
-    after a boot, or ends before it. And what was undone for no fault of its own is tried again: with that
-    comes the end of a node on which nothing is sick."""
+    after a boot, or ends before it. And what was undone for no fault of its own is tried again, or what had
+    taken weight before: with that comes the end of a node on which nothing is sick."""
 
     def __init__(
         self,
@@ -365,9 +365,15 @@ class _Ends:
         if self._hides and run.ended == self._booted[0].run.ended == "refused" and not run.touched:
             return []  # whatever had been done when that edit was loaded
         others = self._booted if lost and (nature or self._hides) else []
-        if nature and (lost or (self.uncut.run.undone and nature in BLAMELESS)):
+        again = self.uncut.run.undone and (nature in BLAMELESS or self._had_taken(run))
+        if nature and (lost or again):
             others = [*others, self._well]
         return min((wrong, *(_unlike(run, other, lost=lost) for other in others)), key=len)
+
+    def _had_taken(self, run: Run) -> bool:
+        """Whether the run that was cut had taken weight: the next one finds it low, and blames nobody."""
+        before = {one.id: one.cgroup for one in self._moment.running}
+        return any(one.cgroup and one.cgroup.has_less_than(before.get(one.id)) for one in run.before.running)
 
     @cached_property
     def _hides(self) -> bool:

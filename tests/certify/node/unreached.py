@@ -32,16 +32,13 @@ BRANCHES: dict[str, tuple[str, ...]] = {
         "ownership.RecordStore.close_installed: if desired.proxy is None or not desired.proxy.generation: -> self.close_as_good()  # an earlier installation was repaired, which was good before",
         "ownership.RecordStore.repairs: if content is None or state.digest not in (claim.before.digest, *claim.wrote): -> del owned[path]",
     ),
-    "A repair that nobody watches of the proxy alone, because an edit of kubelet's unit is pending. tests/unit/test_reconcile.py tries it.": (
-        "unattended._without_kubelet: not called",
-        "unattended.keep_good: if good.plan.refusals and (repairable := _without_kubelet(good)): -> good = repairable",
-        'unattended.keep_good: if not (remembered or waits): -> emit(Event("warning", f"refused: {error.message}", {"code": "refused", "hint": ""}))',
-        'unattended.keep_good: if not remembered: -> hint = error.hint.removesuffix(UNTOUCHED).removesuffix("; ")',
-    ),
     "Containers of CRI-O, which says nothing of how they were created, of the lowest weight, or with less than the policy in force may take. The suites `policies` and `machine`, tests/unit/test_pinning.py and test_adoption.py have them.": (
         'adoption._requirements: if of("cpu_shares") > LOWEST: -> if of("memory_limit_in_bytes") > 0:',
         'assess._reduced_findings: for how in _reduced(facts): -> hint = "`install` with proxy.existingContainers: adopt, or with the policy none, gives it back"',
         "pinning._reset: if container.created is None and known.request is None and not (known.weighed or container.asked): -> if not container.pinned and not now.is_lowest:",
+    ),
+    "A container that has too little weight before a run, because one that was killed has started a proxy that takes it: finer cuts reach it. tests/unit/test_adoption.py tries it.": (
+        'adoption.raise_low: if one.container.id in complaints or (now is not None and now.is_lower_than(one.due)): -> emit(Event("pinning.reset", f"{one.how}, and had no more before this run: restored", data))',
     ),
     "It takes an answer that changes between two questions of one step, and back: the troubles of the certificate last. tests/unit/test_relay_steps.py, test_known_pods.py, test_lost_record.py and the suites `disk` and `misbehave` try them.": (
         "adoption.bring_back: if policy: -> host.files.write(paths.PROXY_CACHE, json.dumps(cache).encode(), host.files.state(OLD_CACHE).mode)",
@@ -86,12 +83,6 @@ BRANCHES: dict[str, tuple[str, ...]] = {
     ),
     "A container whose creation does not tell kubelet's weight, and whose request the proxy has estimated. tests/unit/test_pinning.py tries it.": (
         "pinning._kubelets_shares: if created and _estimate(created) == request: -> return max(LOWEST, -(-(2 * request - 1) * 1024 // 2000))",
-    ),
-    "A run was killed between its write of our drop-in and the reload: one cut in sixty is tried. tests/unit/test_preflight.py tries it.": (
-        'preflight._pending_is_ours.lies_at: if path in change_at: -> return ours.unit_digest if path == ours.unit_file else ""',
-    ),
-    "Somebody's edit of kubelet's unit is pending, and whoever runs this accepts that. tests/unit/test_preflight.py tries it.": (
-        'preflight._check_pending: if request.accept_pending or (facts.moved and request.take_over): -> yield warning(PENDING, message, "")',
     ),
     "A removal beside a directory of programs that is mounted noexec. tests/unit/test_preflight.py tries it.": (
         "preflight_files.check_deletions: if place in places and why != Unwritable.NOEXEC: -> for place, why in sorted(probe.unwritable.items()):",
