@@ -19,7 +19,7 @@ from installer.host.runtime_directory import make_runtime_directory
 from installer.model import paths
 from installer.model.host import Kind, KubeletSnapshot, UnitState
 from installer.model.limits import CALLS_ANSWERED, HURRIED_SECONDS, TAKEN_UP
-from installer.model.paths import RELAY_ENDPOINT, normalise_endpoint, same_endpoint
+from installer.model.paths import RELAY_ENDPOINT, RELAY_SOCKET, normalise_endpoint, same_endpoint
 
 _POLL = 0.05
 
@@ -81,7 +81,7 @@ def move(host: Host, unit: str, endpoint: str) -> None:
                 make_runtime_directory(host.files, posixpath.dirname(process.link))
                 if host.files.state(process.link).kind is Kind.DIRECTORY:
                     host.files.remove_tree(process.link)
-                host.files.link(process.link, normalise_endpoint(endpoint))
+                host.files.link(process.link, RELAY_SOCKET if relay else normalise_endpoint(endpoint))
             left = kubelet.base if relay else RELAY_ENDPOINT
             if process.pid not in drained:
                 drained[process.pid] = asked = host.connections.drain(process.pid, left)

@@ -305,7 +305,7 @@ def test_a_link_that_is_lost_is_made_again(slow: SlowHost, what: str) -> None:
     elif what == "a dangling link":
         place.symlink_to("/nowhere")
     assert slow.apply(CALM, (move_step(BACK),)) == [BACK]
-    assert place.readlink() == Path(paths.normalise_endpoint(paths.RELAY_ENDPOINT))
+    assert place.readlink() == Path(paths.RELAY_SOCKET)
 
 
 @rule("R4")
