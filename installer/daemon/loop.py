@@ -227,6 +227,8 @@ class Daemon:
             self._proxy_log.look()
 
     def _act_on(self, snapshot: PollSnapshot) -> None:
+        if self._child is not None:
+            self._child.read()  # what it has changed decides whether it may be stopped
         now = time.monotonic()
         decision = self._policy.step(now, snapshot)
         self._wake, self._due = decision.wake, decision.due

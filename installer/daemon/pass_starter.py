@@ -62,12 +62,12 @@ class PassService(Bounded):
 
     def _read_on(self) -> None:
         self._tick = self._loop.after(_READ_SECONDS, self._read_on)
-        self._read()
+        self.read()
         if self._reads % _READS == 0:
             self._check()
         self._reads += 1
 
-    def _read(self) -> None:
+    def read(self) -> None:
         for line in self._log.lines():
             self._on_line(line)
 
@@ -82,7 +82,7 @@ class PassService(Bounded):
         self._log.forget()
 
     def _release(self) -> None:
-        self._read()
+        self.read()
         tick, self._tick = self._tick, 0
         if tick:
             self._loop.cancel(tick)

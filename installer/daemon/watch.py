@@ -194,6 +194,10 @@ class Bounded:
         """Send the signal to the program, SIGKILL also to all that it has started."""
         raise NotImplementedError
 
+    def read(self) -> None:
+        """Take the lines that it has written by now."""
+        raise NotImplementedError
+
     def _release(self) -> None:
         """Read the last lines, and release what belongs to it."""
         raise NotImplementedError
@@ -288,15 +292,18 @@ class Child(Bounded):
             self._on_line(line.decode("utf-8", "replace"))
         return True
 
+    def read(self) -> None:
+        for _ in range(_LAST_CHUNKS):
+            if not self._read():
+                break
+
     def _reaped(self, _pid: int, status: int) -> None:
         self._process.returncode = os.waitstatus_to_exitcode(status)
         self._end(self._process.returncode)
 
     def _release(self) -> None:
         """Processes that it has started may hold the pipe open: what can be read now is all that counts."""
-        for _ in range(_LAST_CHUNKS):
-            if not self._read():
-                break
+        self.read()
         output, self._output = self._output, 0
         if output:
             GLib.source_remove(output)

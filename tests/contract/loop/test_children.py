@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -145,6 +146,44 @@ def test_a_repair_that_moves_things_is_not_stopped_for_a_rescue(scene: Scene) ->
         scene.until(lambda: len(scene.of("pass.ended")) > 1)
         assert scene.of("pass.ended")[-1].data["exitCode"] == 0
         assert not scene.of("pass.stopped")
+
+    scene.play(body)
+
+
+@rule("R8")
+def test_a_repair_that_has_just_begun_to_move_things_is_not_stopped_either(scene: Scene) -> None:
+    """It writes its first line while the daemon, starved, still waits for the relay's answer."""
+    go, moved, end = (scene.work / name for name in ("go", "moved", "end"))
+    awaits = "while not pathlib.Path({!r}).exists(): time.sleep(0.01)\n"
+    scene.settings(dead_seconds=2.0)  # eight, where kubelet cannot be moved
+    silent: list[float] = []
+    answers = scene.answers
+
+    def starved(path: Path, seconds: float) -> bool:
+        if path.readlink().name == "runtime.sock" or scene.relay:
+            return answers(path, seconds)
+        silent.append(time.monotonic())
+        if silent[-1] - silent[0] > 0.5 and not go.exists():  # in the second look
+            time.sleep(max(0.0, silent[0] + 4.5 - time.monotonic()))  # more than half of them
+            go.touch()
+            scene.until(moved.exists)
+        return False
+
+    scene.answers = starved  # type: ignore[method-assign]
+
+    def body() -> None:
+        scene.reaches("converged")
+        work = f"moves()\npathlib.Path({str(moved)!r}).touch()\n"
+        scene.does("install", awaits.format(str(go)) + work + awaits.format(str(end)) + "converges(True)")
+        scene.drift()
+        scene.until(lambda: len(scene.of("pass.started")) > 1)
+        scene.relay = False
+        scene.until(lambda: bool(silent) and silent[-1] - silent[0] > 5.0)
+        scene.relay = True
+        end.touch()
+        scene.until(lambda: len(scene.of("pass.ended")) > 1)
+        assert not scene.of("pass.stopped")
+        assert scene.of("pass.ended")[-1].data["exitCode"] == 0
 
     scene.play(body)
 
