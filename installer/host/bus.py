@@ -146,8 +146,10 @@ class SystemBus:
         manager_class = CompositeInterface(ElementTree.fromstring(_manager_xml()))
         self._unit_class = CompositeInterface(ElementTree.fromstring(_unit_xml()))
         manager = manager_class(bus, SYSTEMD, MANAGER_PATH)
+        seconds = AWAY_SECONDS if self._away else CONNECT_SECONDS
+        self._away = False  # this very ping tells
         try:
-            self.read("Ping", lambda: manager.Ping(timeout=CONNECT_SECONDS), CONNECT_SECONDS)
+            self.read("Ping", lambda: manager.Ping(timeout=seconds), seconds)
         except SystemdError as error:
             _hang_up(bus)
             raise UnservableHostError(

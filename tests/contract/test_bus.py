@@ -123,3 +123,28 @@ def test_a_bus_that_hangs_up_at_each_reload_ends_it_at_its_deadline() -> None:
         pytest.raises(SystemdError, match="daemon-reload: not done after 4 s"),
     ):
         systemd.daemon_reload(4)
+
+
+@rule("R15")
+def test_a_bus_that_was_away_for_long_is_connected_to_again_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A bus daemon serves only so many connections of root, which the whole host needs."""
+    monkeypatch.setattr("installer.host.bus.RECONNECT_SECONDS", 0.1)
+    monkeypatch.setattr("installer.host.bus.CONNECT_SECONDS", 0.5)
+    away, connected = threading.Event(), list[bytes]()
+
+    def respond(call: bytes) -> bytes | None:
+        if away.is_set():
+            return None
+        connected.extend([call] if b"Hello" in call else [])
+        return _named(call)
+
+    with _bus(respond) as systemd:
+        systemd.reset_failed("kubelet.service")
+        away.set()
+        with pytest.raises(SystemdError):
+            systemd.reset_failed("kubelet.service")
+        with pytest.raises(UnservableHostError, match="cannot connect"):
+            systemd.reset_failed("kubelet.service")
+        away.clear()
+        systemd.reset_failed("kubelet.service")
+        assert len(connected) == 2
