@@ -50,6 +50,8 @@ class ProcProcesses:
             if error.errno not in (errno.ENOENT, errno.ESRCH):
                 raise
             return None  # it ended between two reads
+        finally:
+            psutil.PROCFS_PATH = "/proc"  # what we had opened is closed
 
     def kubelet(self, pid: int) -> ProcessState | None:
         """See the port."""

@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 from pytest_mock import MockerFixture
 
@@ -273,6 +274,7 @@ def test_a_process_testifies() -> None:
         os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
         assert ProcProcesses(HERE).get(process.pid) is None  # a zombie
     assert ProcProcesses(HERE).get(process.pid) is None
+    assert psutil.Process().ppid() == os.getppid()  # others of this process use it, too
 
 
 # -- healthz --------------------------------------------------------------------
