@@ -147,7 +147,6 @@ class SystemBus:
         self._unit_class = CompositeInterface(ElementTree.fromstring(_unit_xml()))
         manager = manager_class(bus, SYSTEMD, MANAGER_PATH)
         seconds = AWAY_SECONDS if self._away else CONNECT_SECONDS
-        self._away = False  # this very ping tells
         try:
             self.read("Ping", lambda: manager.Ping(timeout=seconds), seconds)
         except SystemdError as error:
@@ -222,8 +221,8 @@ class SystemBus:
         from gi.repository import GLib
 
         try:
-            if self._away:
-                self.manager.Ping(timeout=AWAY_SECONDS)
+            if self._away and not self.is_closed:  # a new connection begins with a ping
+                self._manager.Ping(timeout=AWAY_SECONDS)
             result = function()
         except GLib.Error as error:
             translated = _translated(what, error)

@@ -9,6 +9,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -71,19 +72,24 @@ def _bus(respond: Respond, held: threading.Event | None = None) -> Iterator[BusS
         listener.bind(str(place))
         listener.listen()
 
-        def serve() -> None:
-            with contextlib.suppress(OSError):
-                while True:
-                    stream, _ = listener.accept()
-                    with stream, contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):
-                        client = _Client(stream)
-                        client.authenticate()
-                        if held is not None:
-                            held.wait()
-                        client.answer(respond)
-                        stream.shutdown(socket.SHUT_RDWR)
+        streams = list[socket.socket]()
 
-        thread = threading.Thread(target=serve)
+        def serve(stream: socket.socket) -> None:
+            with stream, contextlib.suppress(EOFError, OSError):
+                client = _Client(stream)
+                client.authenticate()
+                if held is not None:
+                    held.wait()
+                client.answer(respond)
+                stream.shutdown(socket.SHUT_RDWR)
+
+        def listen() -> None:
+            with contextlib.suppress(OSError), ThreadPoolExecutor(20) as pool:
+                while True:
+                    streams.append(listener.accept()[0])
+                    pool.submit(serve, streams[-1])
+
+        thread = threading.Thread(target=listen)
         thread.start()
         systemd = BusSystemd(RootedFiles(Path(directory)))
         try:
@@ -93,6 +99,9 @@ def _bus(respond: Respond, held: threading.Event | None = None) -> Iterator[BusS
                 held.set()
             systemd.close()
             listener.shutdown(socket.SHUT_RDWR)
+            for stream in streams:  # also one that somebody has lost
+                with contextlib.suppress(OSError):
+                    stream.shutdown(socket.SHUT_RDWR)
             thread.join()
             listener.close()
 
@@ -133,7 +142,7 @@ def test_a_bus_that_was_away_for_long_is_connected_to_again_once(monkeypatch: py
     away, connected = threading.Event(), list[bytes]()
 
     def respond(call: bytes) -> bytes | None:
-        if away.is_set():
+        if away.is_set() or len(connected) > 5:
             return None
         connected.extend([call] if b"Hello" in call else [])
         return _named(call)
@@ -148,3 +157,39 @@ def test_a_bus_that_was_away_for_long_is_connected_to_again_once(monkeypatch: py
         away.clear()
         systemd.reset_failed("kubelet.service")
         assert len(connected) == 2
+
+
+@rule("R15")
+@pytest.mark.parametrize("slow", [False, True])
+def test_a_systemd_that_is_still_away_behind_its_bus_costs_one_connection_for_each_try(
+    monkeypatch: pytest.MonkeyPatch, slow: bool
+) -> None:
+    monkeypatch.setattr("installer.host.bus.RECONNECT_SECONDS", 0.1)
+    monkeypatch.setattr("installer.host.bus.CONNECT_SECONDS", 0.5)
+    monkeypatch.setattr("installer.host.bus.AWAY_SECONDS", 0.2)
+    away, back, connected = threading.Event(), threading.Event(), list[bytes]()
+
+    def respond(call: bytes) -> bytes | None:
+        if away.is_set() or len(connected) > 5:
+            return None
+        connected.extend([call] if b"Hello" in call else [])
+        if b"Ping" in call and len(connected) > 1 and not back.is_set():
+            if not slow:
+                return None
+            back.wait(1)
+        return _named(call)
+
+    with _bus(respond) as systemd:
+        systemd.reset_failed("kubelet.service")
+        away.set()
+        for error in (SystemdError, UnservableHostError):
+            with pytest.raises(error):
+                systemd.reset_failed("kubelet.service")
+        away.clear()
+        for _ in range(2):
+            with pytest.raises(UnservableHostError, match="systemd does not answer"):
+                systemd.reset_failed("kubelet.service")
+        assert len(connected) == 3
+        back.set()
+        systemd.reset_failed("kubelet.service")
+        assert len(connected) == 4
