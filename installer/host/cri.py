@@ -249,7 +249,7 @@ class SocketCri:
     @contextmanager
     def _channel(self, endpoint: str, timeout: float, *, renewed: bool = False) -> Iterator[Call]:
         """A connection whose calls end `timeout` seconds from now or, if `renewed`, from the last answer."""
-        with self._socket(endpoint) as place, _connect(str(place)) as channel:
+        with self._socket(endpoint) as place, connect(str(place)) as channel:
             yield _caller(channel, timeout, renewed=renewed)
 
     @contextmanager
@@ -325,8 +325,12 @@ def _side_by_side(
         raise OSError(errno.EAGAIN, "cannot start a thread") from error
 
 
-def _connect(socket: str) -> Any:
-    """A channel of grpcio, to be closed by `with`."""
+def connect(socket: str) -> Any:
+    """A channel of grpcio with a connection of its own, to be closed by `with`.
+
+    grpcio shares the connections of channels with one address, and what failed there before fails the next
+    channel at once; our addresses are names of descriptors, so that another socket soon has the same one.
+    """
     for key, value in _QUIET.items():
         os.environ.setdefault(key, value)
     import grpc
@@ -335,6 +339,7 @@ def _connect(socket: str) -> Any:
         ("grpc.enable_http_proxy", 0),
         ("grpc.default_authority", "localhost"),
         ("grpc.max_receive_message_length", _LONGEST_ANSWER),
+        ("grpc.use_local_subchannel_pool", 1),
     )
     return grpc.insecure_channel(f"unix:{quote(socket)}", options)
 

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from installer.errors import StepFailedError
-from installer.host.cri import SocketCri
+from installer.host.cri import SocketCri, connect
 from installer.host.files import RootedFiles
 from installer.host.ports import Cri
 from installer.model.containers import CgroupState, CpuResources
@@ -164,6 +164,24 @@ def test_a_call_to_nobody_fails_with_the_reason(served: Callable[[bytes | None],
     assert failure.value.interfered
     with pytest.raises(StepFailedError, match="no socket"):
         cri.containers("unix:///run/r.sock")
+
+
+def test_who_failed_at_an_address_is_not_held_against_who_listens_there_next(tmp_path: Path) -> None:
+    import grpc
+
+    place, version = tmp_path / "r.sock", "/runtime.v1.RuntimeService/Version"
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(place))
+        server.listen()
+        hangs_up = threading.Thread(target=lambda: server.accept()[0].close())
+        hangs_up.start()
+        channel = connect(str(place))
+        with pytest.raises(grpc.RpcError):
+            channel.unary_unary(version)(b"", timeout=60)
+        hangs_up.join()
+    place.unlink()
+    with channel, serving(place, "Version", lambda *_: RESPONSE), connect(str(place)) as other:
+        assert other.unary_unary(version)(b"", timeout=60) == RESPONSE
 
 
 @rule("R9")
