@@ -20,7 +20,7 @@ from tests.host.flavours import KUBELETS, NEW_FLAG, UNIT_FILE
 from tests.host.node import PROXY, Node
 from tests.lib.throwaway.containers import container_pid, create_container
 from tests.lib.throwaway.host import HostError, ThrowawayHost
-from tests.lib.throwaway.kubelet import TREES, UNIT, on_relay, runtime_of, wait_healthy
+from tests.lib.throwaway.kubelet import TREES, UNIT, has_our_flag, on_relay, runtime_of, wait_healthy
 from tests.lib.throwaway.snapshot import walk
 from tests.lib.throwaway.standins.http2 import CallError, unary
 
@@ -113,9 +113,12 @@ class Ground:
         self._containers[name] = pid, self._start_time(pid)
 
     def run_containers_anew(self) -> None:
-        """After a boot."""
+        """After a boot, where kubelet is."""
         self._containers, self._through_relay = {}, False
-        self._run_container(self.host.runtime_socket)
+        if self.on_relay() and self.relay_answers():
+            self.run_container_through_relay()
+        else:
+            self._run_container(self.host.runtime_socket)
 
     def run_container_through_relay(self) -> None:
         """As kubelet makes them with us there; one is enough for a boot."""
@@ -155,6 +158,12 @@ class Ground:
     def on_relay(self) -> bool:
         try:
             return on_relay(self.host)
+        except (HostError, FileNotFoundError):  # it does not run
+            return False
+
+    def has_our_flag(self) -> bool:
+        try:
+            return has_our_flag(self.host)
         except (HostError, FileNotFoundError):  # it does not run
             return False
 

@@ -175,7 +175,7 @@ class Life:
         kubelet |= was.strategy != self.asked.strategy or since.base_edited
         must = was.restarts_proxy(self.asked)
         proxy = must or since.proxy_edited or not runs or (since.proxy_started and since.drifted)
-        proxy |= since.agent_goes
+        proxy |= since.agent_goes or not self.ground.on_relay()  # pods are made beside it meanwhile
         return kubelet, proxy, must and runs
 
     def _without_refusal(self, mode: Mode) -> Ended:
@@ -271,12 +271,12 @@ class Life:
 
     def remove(self) -> None:
         """Removes; what is left is what was there before us, and what somebody has done since."""
-        stays = not (self.ground.on_relay() or self.may_refuse())
+        stays = not (self.ground.has_our_flag() or self.may_refuse())
         before = self.ground.invocation(UNIT)
         ended = self._without_refusal(Mode.REMOVE)
         assert ended.how in ("changed", "nothing"), ended
         moved = self.ground.invocation(UNIT) != before
-        assert not (stays and moved), "R3: kubelet was on its base, and restarted"
+        assert not (stays and moved), "R3: kubelet had nothing of ours, and restarted"
         if self.since.stopped:
             self.see_kubelet()
             self.restart(UNIT)

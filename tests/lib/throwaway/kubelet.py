@@ -148,6 +148,13 @@ def on_relay(host: ThrowawayHost) -> bool:
     return "cri-resmgr.sock" in (str(link.readlink()) if named and link.is_symlink() else named)
 
 
+def has_our_flag(host: ThrowawayHost) -> bool:
+    """Whether the running kubelet has the relay or our link as its endpoint, wherever the link leads. Raises
+    HostError if none runs."""
+    named = standin.flag(running_arguments(host), "container-runtime-endpoint") or ""
+    return "cri-resmgr.sock" in named or "/endpoint/" in named
+
+
 def _named_endpoint(host: ThrowawayHost) -> str:
     if real.named("kubelet"):
         arguments = running_arguments(host)
