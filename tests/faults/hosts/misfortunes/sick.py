@@ -199,7 +199,7 @@ PROXIES = (
         fault("cri-resmgr", '{"startup": "listen-only"}'),
         fault("cri-resmgr", ""),
         6,
-        ("healthy on its base endpoint and held there", "cri-resmgr-installer install --retry"),
+        ("healthy on its base endpoint and held there", " install --retry`"),
         kubelet=Kubelet.OWN,
         rare=True,
     ),
