@@ -27,6 +27,7 @@ SERVICE = "org.freedesktop.systemd1.Service"
 TIMEOUT = "org.freedesktop.DBus.Error.Timeout"
 
 CONNECT_SECONDS = 5.0
+_PARTS = 10
 CALL_SECONDS = 10.0
 READ_SECONDS = 10.0  # a read is repeated while systemd reloads or re-executes itself
 RECONNECT_SECONDS = 5.0  # a bus daemon that was reachable before may be restarting
@@ -165,17 +166,19 @@ class SystemBus:
 
         flags, cancellable = Gio.DBusConnectionFlags, Gio.Cancellable()
         stream: Any = None
+        over = threading.Event()
 
-        def give_up() -> None:
+        def give_up_when_late() -> None:
+            # In parts: a time in which this process cannot run, as on a starved node, is one of them.
+            if any(over.wait(CONNECT_SECONDS / _PARTS) for _ in range(_PARTS)):
+                return
             cancellable.cancel()
             if stream is not None:
                 with contextlib.suppress(GLib.Error):  # GLib's Hello waits for 25 s, cancelled or not
                     stream.get_socket().shutdown(True, True)
 
-        alarm = threading.Timer(CONNECT_SECONDS, give_up)
-        alarm.daemon = True
         try:
-            alarm.start()
+            threading.Thread(target=give_up_when_late, daemon=True).start()
         except RuntimeError as error:  # else GLib would abort the process a moment later
             raise OSError(errno.EAGAIN, "cannot start a thread for the system bus") from error
         try:
@@ -201,7 +204,7 @@ class SystemBus:
                 "run as root (privileged container)" if denied else "see `systemctl status dbus` on the host",
             ) from error
         finally:
-            alarm.cancel()
+            over.set()
         # Not `connection.pydbus`: with an attribute on the connection, PyGObject takes the GIL in GLib's
         # thread at each signal while holding a lock that a garbage collection in this thread waits for: a
         # deadlock.

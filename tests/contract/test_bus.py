@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import signal
 import socket
 import struct
+import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -114,6 +117,42 @@ def test_a_bus_that_hangs_after_the_authentication_has_a_deadline(monkeypatch: p
         with pytest.raises(UnservableHostError, match=r"it has not answered for 0.5 s"):
             systemd.unit("kubelet.service")
         assert time.monotonic() - started < 20
+
+
+_CONNECTS = """
+import sys
+from pathlib import Path
+from installer.errors import UnservableHostError
+from installer.host import bus
+from installer.host.files import RootedFiles
+bus.CONNECT_SECONDS = 0.5
+for _ in sys.stdin:
+    systemd = bus.SystemBus(RootedFiles(Path(sys.argv[1])))
+    try:
+        systemd.manager
+    except UnservableHostError as error:
+        print(error.message, flush=True)
+    else:
+        print("connected", flush=True)
+    systemd.close()
+"""
+
+
+def test_a_bus_that_answers_a_process_that_cannot_run_is_connected_to() -> None:
+    """On a starved node all is late at once: the answer, and the end of the time for it."""
+    clients = list[subprocess.Popen[str]]()
+
+    def respond(call: bytes) -> bytes:
+        if b"Hello" in call:
+            clients[0].send_signal(signal.SIGSTOP)
+            threading.Timer(1.0, clients[0].send_signal, [signal.SIGCONT]).start()
+        return _named(call)
+
+    with _bus(respond) as systemd:
+        argv = [sys.executable, "-c", _CONNECTS, str(systemd._files.root)]
+        with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as client:
+            clients.append(client)
+            assert client.communicate("\n" * 5)[0] == "connected\n" * 5
 
 
 def test_a_bus_that_hangs_up_at_once_is_an_error_of_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
