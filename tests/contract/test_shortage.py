@@ -94,7 +94,7 @@ def test_a_full_file_system_is_not_the_binarys_fault(tmp_path: Path, mocker: Moc
 
 
 def test_a_thread_that_cannot_start_is_told_before_glib_aborts(tmp_path: Path, mocker: MockerFixture) -> None:
-    mocker.patch.object(threading.Timer, "start", side_effect=RuntimeError("can't start new thread"))
+    mocker.patch.object(threading.Thread, "start", side_effect=RuntimeError("can't start new thread"))
     with pytest.raises(OSError, match="cannot start a thread") as caught:
         assert SystemBus(RootedFiles(tmp_path)).manager
     assert "pids.max" in remedy_for(caught.value)
