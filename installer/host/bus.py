@@ -27,6 +27,8 @@ SERVICE = "org.freedesktop.systemd1.Service"
 TIMEOUT = "org.freedesktop.DBus.Error.Timeout"
 
 CONNECT_SECONDS = 5.0
+#: A time to connect is waited for in parts: while this process cannot run, as on a starved node, one of them
+#: passes, and not all, so that an answer that is there by then is seen.
 _PARTS = 10
 CALL_SECONDS = 10.0
 READ_SECONDS = 10.0  # a read is repeated while systemd reloads or re-executes itself
@@ -140,6 +142,7 @@ class SystemBus:
     def _connect(self) -> None:
         from xml.etree import ElementTree
 
+        from gi.repository import GLib
         from pydbus.proxy import CompositeInterface
 
         self.close()
@@ -148,8 +151,14 @@ class SystemBus:
         self._unit_class = CompositeInterface(ElementTree.fromstring(_unit_xml()))
         manager = manager_class(bus, SYSTEMD, MANAGER_PATH)
         seconds = AWAY_SECONDS if self._away else CONNECT_SECONDS
+
+        def ping() -> Any:
+            with contextlib.suppress(GLib.Error):
+                return manager.Ping(timeout=seconds * 0.8)
+            return manager.Ping(timeout=seconds * 0.2)  # in parts: see `_PARTS`
+
         try:
-            self.read("Ping", lambda: manager.Ping(timeout=seconds), seconds)
+            self.read("Ping", ping, seconds)
         except SystemdError as error:
             _hang_up(bus)
             raise UnservableHostError(
@@ -169,7 +178,6 @@ class SystemBus:
         over = threading.Event()
 
         def give_up_when_late() -> None:
-            # In parts: a time in which this process cannot run, as on a starved node, is one of them.
             if any(over.wait(CONNECT_SECONDS / _PARTS) for _ in range(_PARTS)):
                 return
             cancellable.cancel()
