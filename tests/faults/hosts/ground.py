@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import shutil
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -112,13 +113,14 @@ class Ground:
         assert pid is not None, f"{name} has ended at once"
         self._containers[name] = pid, self._start_time(pid)
 
-    def run_containers_anew(self) -> None:
-        """After a boot, where kubelet is."""
+    def run_containers_anew(self) -> bool:
+        """After a boot, where kubelet is. Returns whether that is the relay."""
         self._containers, self._through_relay = {}, False
         if self.on_relay() and self.relay_answers():
             self.run_container_through_relay()
         else:
             self._run_container(self.host.runtime_socket)
+        return self._through_relay
 
     def run_container_through_relay(self) -> None:
         """As kubelet makes them with us there; one is enough for a boot."""
@@ -156,14 +158,14 @@ class Ground:
         return "LoadState=masked" in self.host.systemctl("show", "--property=LoadState", UNIT, PROXY).split()
 
     def on_relay(self) -> bool:
-        try:
-            return on_relay(self.host)
-        except (HostError, FileNotFoundError):  # it does not run
-            return False
+        return self._of_kubelet(on_relay)
 
     def has_our_flag(self) -> bool:
+        return self._of_kubelet(has_our_flag)
+
+    def _of_kubelet(self, question: Callable[[ThrowawayHost], bool]) -> bool:
         try:
-            return has_our_flag(self.host)
+            return question(self.host)
         except (HostError, FileNotFoundError):  # it does not run
             return False
 

@@ -175,7 +175,7 @@ class Life:
         kubelet |= was.strategy != self.asked.strategy or since.base_edited
         must = was.restarts_proxy(self.asked)
         proxy = must or since.proxy_edited or not runs or (since.proxy_started and since.drifted)
-        proxy |= since.agent_goes or not self.ground.on_relay()  # pods are made beside it meanwhile
+        proxy |= since.agent_goes or since.pod_beside
         return kubelet, proxy, must and runs
 
     def _without_refusal(self, mode: Mode) -> Ended:

@@ -51,6 +51,7 @@ class Since:
     proxy_started: bool = False
     agent_goes: bool = False  # a configuration of an agent that is switched off: the proxy restarts
     kubelet_started: bool = False
+    pod_beside: bool = False  # made while kubelet was not on the relay: a proxy that runs does not know it
     unknown: bool = False  # a pass was killed or failed: what it has done is its own affair
     reload_pending: bool = False
     stopped: bool = False  # kubelet, by somebody who will start it again

@@ -186,7 +186,7 @@ class People:
         life.since.reload_pending = life.since.stopped = False
         life.since.proxy_started = life.since.kubelet_started = True
         life.ground.wait_healthy()
-        life.ground.run_containers_anew()
+        life.since.pod_beside = not life.ground.run_containers_anew()
         life.note(MASK)
         if life.ground.on_relay():
             assert life.ground.relay_answers(), "R12: kubelet has started on a relay that does not answer"

@@ -143,7 +143,7 @@ def running_endpoint(host: ThrowawayHost) -> str:
 def on_relay(host: ThrowawayHost) -> bool:
     """Whether the endpoint of the running kubelet is the relay, or a link that leads there. Raises HostError
     if none runs."""
-    named = standin.flag(running_arguments(host), "container-runtime-endpoint") or ""
+    named = _flag(host)
     link = Path(f"{host.root}{named.removeprefix('unix://')}")
     return "cri-resmgr.sock" in (str(link.readlink()) if named and link.is_symlink() else named)
 
@@ -151,8 +151,12 @@ def on_relay(host: ThrowawayHost) -> bool:
 def has_our_flag(host: ThrowawayHost) -> bool:
     """Whether the running kubelet has the relay or our link as its endpoint, wherever the link leads. Raises
     HostError if none runs."""
-    named = standin.flag(running_arguments(host), "container-runtime-endpoint") or ""
+    named = _flag(host)
     return "cri-resmgr.sock" in named or "/endpoint/" in named
+
+
+def _flag(host: ThrowawayHost) -> str:
+    return standin.flag(running_arguments(host), "container-runtime-endpoint") or ""
 
 
 def _named_endpoint(host: ThrowawayHost) -> str:
