@@ -6,7 +6,11 @@ Only the CLI turns these into an exit.
 from __future__ import annotations
 
 import errno
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from installer.model.fleet import PlannedWork
 
 
 class InstallerError(Exception):
@@ -16,10 +20,9 @@ class InstallerError(Exception):
     faults: tuple[str, ...] = ()  # the parts of a message that lists several
     codes: tuple[str, ...] = ()  # of findings; without any, the exit code says where to read on
     waits = False  # nothing is wrong; the run has to wait
-    # Of an unattended run: the generation that was asked for, and what is installed nevertheless
-    # (`generation`, `policy`, `policySource`); None if that could not be read.
-    fleet_generation = ""
-    installed: Mapping[str, str] | None = None
+    remembered = False  # the generation is not tried again until an input changes
+    fleet_generation = ""  # that was asked for, if it is known
+    planned: PlannedWork | None = None  # the work that waits for a permit
 
     def __init__(self, message: str, hint: str = "") -> None:
         super().__init__(message)

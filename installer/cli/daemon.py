@@ -27,7 +27,7 @@ def run_daemon_verb(arguments: argparse.Namespace, options: Options) -> int:
 
 
 def _run_daemon(options: Options) -> int:
-    """Run until a signal comes. Loads no library that it does not need all the time."""
+    """Run until a signal comes."""
     from installer.cluster.client import ClusterClient
     from installer.cluster.pod_context import find_pod_context
     from installer.daemon.configuration import Command
@@ -52,6 +52,7 @@ def _run_daemon(options: Options) -> int:
         given.get("pod_uid", ""),
         _seconds(given.get("good_seconds", "60")),
         default_configs=options.default_configs,
+        take_over=options.take_over,
         node_address=given.get("node_address", ""),
         installation=context.installation if context else "",
     )

@@ -1,4 +1,4 @@
-"""The hidden verb `pass`: carries out one order of the daemon, and reports the outcome."""
+"""The hidden verb `pass`: carries out one order of the daemon, and reports the result."""
 
 from __future__ import annotations
 
@@ -11,50 +11,49 @@ from dataclasses import replace
 from typing import TextIO, cast
 
 from installer.cli.options import Options, require_root
-from installer.daemon.configuration import build_configuration
+from installer.daemon.configuration import Command
 from installer.daemon.decision import Action, Order
-from installer.daemon.outcome import PassReporter
+from installer.daemon.outcome import result_event
 from installer.daemon.pass_log import open_pass_log
 from installer.errors import InstallerError, InvalidInputError, unforeseen
 from installer.host.clock import install_signal_handlers
 from installer.host.files import RootedFiles
 from installer.host.ports import Host
 from installer.host.real import build_host
-from installer.host.validator import BinaryValidator
 from installer.inputs.load import Request
 from installer.inputs.settings import Settings, load_settings
+from installer.model.event import Emit
 from installer.model.jsontext import from_json
 from installer.model.names import Mode
-from installer.node.reconcile import preview, reconcile
+from installer.model.result import Tally
+from installer.node.reconcile import reconcile
 from installer.node.rescue import hold_kubelet, restart_proxy
-from installer.node.run import DAEMON
 from installer.report.events import JsonReporter, build_reporter, report_error
-from installer.report.planned import summarise_plan
 from installer.report.terminal import SteadyStream
 
 _DESPITE_BAD_SETTINGS = (Action.RESTART_PROXY, Action.RESCUE, Action.HOLD)
 
 
 def run_pass(arguments: argparse.Namespace, options: Options) -> int:
-    """Run the pass; return the exit code, which is also in the outcome."""
+    """Run the pass; return the exit code, which is also in the result."""
     order = from_json(Order, arguments.order)
     with _opened_log(options, logged=arguments.log) as log:
-        emit = build_reporter(options.output, sys.stdout, options.verbose, log=log)
-        reporter = PassReporter(emit, JsonReporter(log or sys.stdout))
+        emit, machine = (
+            build_reporter(options.output, sys.stdout, options.verbose, log=log),
+            JsonReporter(log or sys.stdout),
+        )
+        tally = Tally(lambda result: machine(result_event(result)))
         try:
             settings = _load_settings(order, options)
             require_root()
-            if order.action is Action.SETTINGS:
-                reporter.configured(build_configuration(settings))
-                return 0
             install_signal_handlers()
-            host = build_host(options.host_root)
-            if order.action is Action.PLAN:  # which does not take the lock
-                host = replace(host, validator=BinaryValidator())
-            return carry_out(order, build_request(order, options, settings), host, reporter)
+            carry_out(
+                order, build_request(order, options, settings), build_host(options.host_root), emit, tally
+            )
+            return 0
         except Exception as raised:
             error = raised if isinstance(raised, InstallerError) else unforeseen(raised)
-            reporter.ended(error.exit_code, error)
+            tally.note(tally.result.failed(error))
             if log is not None:
                 report_error(error, "json", log)
             raise
@@ -87,41 +86,31 @@ def _opened_log(options: Options, *, logged: bool) -> Iterator[TextIO | None]:
         log.flush()
 
 
-def carry_out(order: Order, asked: Request, host: Host, reporter: PassReporter) -> int:
-    """Carry out the order. Raises InstallerError, which the caller passes to `reporter`."""
-    if order.action is Action.PLAN:
-        assessment, error = preview(asked, host)
-        plan = assessment.plan
-        code = plan.exit_code if error is None else error.exit_code
-        pending = summarise_plan(plan) if plan.steps else ""
-        reporter.planned(code, pending, error)
-        return code
+def carry_out(order: Order, asked: Request, host: Host, emit: Emit, tally: Tally) -> None:
+    """Carry out the order. Raises InstallerError; `tally` then has what was done until then."""
     if order.action is Action.RESTART_PROXY:
-        restart_proxy(asked.settings, host, reporter)
+        restart_proxy(asked.settings, host, emit)
     elif order.action in (Action.RESCUE, Action.HOLD):
-        hold_kubelet(asked.settings, host, reporter, order.why, restart=order.action is Action.RESCUE)
+        hold_kubelet(asked.settings, host, emit, order.why, tally, restart=order.action is Action.RESCUE)
     else:
-        reconcile(asked, host, reporter)
-    reporter.ended(0)
-    return 0
+        reconcile(asked, host, emit, tally)
+    tally.note(replace(tally.result, code=0, ended=True))
 
 
 def build_request(order: Order, options: Options, settings: Settings) -> Request:
-    """Build the request of an unattended run. The mode of a plan is that of the settings."""
-    mode = Mode.REMOVE if order.action is Action.REMOVE else Mode.INSTALL
-    plans = order.action is Action.PLAN
-    return Request(
-        mode=Mode(settings.mode) if plans else mode,
-        settings=settings,
-        payload=options.payload,
-        configs=options.configs,
+    """Build the request of an unattended run."""
+    command = Command(
+        options.host_root,
+        options.payload,
+        options.configs,
+        options.config,
         default_configs=options.default_configs,
-        who=DAEMON,
+        take_over=options.take_over,
+    )
+    return replace(
+        command.request(settings, Mode.REMOVE if order.action is Action.REMOVE else Mode.INSTALL),
         because=order.why,
-        despite_pause=True,
-        take_over=options.take_over or settings.take_over,
         restarts_left=order.restarts_left if order.action is Action.INSTALL else math.inf,
         ask_first=order.ask_first,
         begins=order.begins,
-        unattended=not plans,
     )

@@ -1,23 +1,19 @@
-"""What the daemon is configured with: the options of its command line, and the few settings that it needs.
-
-A child reads the settings: what validates them would cost the daemon 10 MB.
-"""
+"""What the daemon is configured with: the options of its command line, and the few settings that it needs."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from installer.host.command import OURSELVES
+from installer.inputs.deadlines import build_deadlines, build_fleet_rules
+from installer.inputs.load import Request
+from installer.inputs.settings import Settings
 from installer.model.daemon import ALIVE_FILE, EXCUSED_FILE, READY_FILE
 from installer.model.fleet import DEFAULT_RULES, FleetRules
 from installer.model.names import Mode
 from installer.model.paths import AUTO
-
-if TYPE_CHECKING:
-    from installer.inputs.settings import Settings
-
+from installer.node.run import DAEMON
 
 _BINARY = "opt/intel/bin/cri-resmgr"
 
@@ -48,9 +44,6 @@ def listen_address(listen: str, node_address: str) -> str:
 
 
 def build_configuration(settings: Settings) -> Configuration:
-    """For the child, which has the settings."""
-    from installer.inputs.deadlines import build_deadlines, build_fleet_rules
-
     deadlines = build_deadlines(settings)
     return Configuration(
         mode=Mode(settings.mode),
@@ -80,6 +73,7 @@ class Command:
     good_seconds: float = 60.0  # that a relay has to answer before kubelet returns to it
     program: tuple[str, ...] = OURSELVES  # what a child runs
     default_configs: bool = False
+    take_over: bool = False
     node_address: str = ""  # if the pod knows it
     installation: str = ""  # NAMESPACE/NAME of the pod's; empty outside of one
 
@@ -89,6 +83,20 @@ class Command:
         words += ["--default-configs"] if self.default_configs else []
         words += [f"--config={absolute(self.config)}"] if self.config else []
         return (*self.program, *words, "--output=json", *verb)
+
+    def request(self, settings: Settings, mode: Mode) -> Request:
+        """What an unattended run is asked for."""
+        return Request(
+            mode=mode,
+            settings=settings,
+            payload=absolute(self.payload),
+            configs=self.configs and absolute(self.configs),
+            default_configs=self.default_configs,
+            who=DAEMON,
+            despite_pause=True,
+            take_over=self.take_over or settings.take_over,
+            unattended=True,
+        )
 
     @property
     def alive_file(self) -> Path:

@@ -7,12 +7,11 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from installer.daemon.configuration import Configuration
-from installer.model.fleet import PlannedWork
+from installer.model.fleet import AskFirst, PlannedWork
 
 if TYPE_CHECKING:
-    from installer.daemon.poller import PollSnapshot, Token
+    from installer.daemon.poller import PollSnapshot
 
-_SHORT_SECONDS = 120.0  # for a plan, and to read the settings
 _PROXY_SLACK = 15.0  # seconds, on top of what a restart of the proxy waits itself
 _GRACE = 10.0  # seconds from SIGTERM to SIGKILL for a child that changes little
 
@@ -21,8 +20,6 @@ class Action(StrEnum):
     NOTHING = ""
     INSTALL = "install"
     REMOVE = "remove"
-    PLAN = "plan"
-    SETTINGS = "settings"  # read them anew
     RESTART_PROXY = "restart-proxy"
     RESCUE = "rescue"  # set a hold, and restart kubelet on its base endpoint
     HOLD = "hold"
@@ -33,14 +30,13 @@ class Action(StrEnum):
 class Order:
     """The argument of the hidden verb `pass`, as JSON. The policy has checked for a pause itself.
 
-    `restarts_left`: how many restarts of kubelet an installation may use. `ask_first`: what the pass must
-    not begin without a permit: "restarts" of kubelet, "all" planned work, or nothing. `begins`: the only
-    generation that it may begin; None: any. `kubelet_unit`: for a rescue while the settings are invalid."""
+    `restarts_left`: how many restarts of kubelet an installation may use. `begins`: the only generation that
+    it may begin; None: any. `kubelet_unit`: for a rescue while the settings are invalid."""
 
     action: Action
     why: str = ""
     restarts_left: int = 0
-    ask_first: str = ""
+    ask_first: AskFirst = AskFirst.NOTHING
     begins: str | None = None
     kubelet_unit: str = ""
 
@@ -51,33 +47,22 @@ class Decision:
 
     `wants` is the work that waits for nothing but a permit. `read_node`: what comes next depends on whether
     the node is paused, and the API server has not said so recently. `is_return`: the pass takes kubelet back
-    to the relay after a rescue.
+    to the relay after a rescue. `looks_closer`: the host has to be assessed anew.
 
     `wake` is the latest time of the next look; from `due` on that must be a full look. Both are on the
     policy's clock. `grace` belongs to STOP: seconds until SIGKILL, 0 for the child's own grace."""
 
     action: Action
     why: str = ""
-    ask_first: str = ""
+    ask_first: AskFirst = AskFirst.NOTHING
     begins: str | None = None
     wants: PlannedWork | None = None
     read_node: bool = False
     is_return: bool = False
+    looks_closer: bool = False
     wake: float = 0.0
     due: float = 0.0
     grace: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class Blocked:
-    """Why a pass ended before it touched anything."""
-
-    seen: Token = ()  # it holds as long as the host looks like this
-    work: PlannedWork | None = None  # that needs a permit
-    too_few: int = -1  # so many restarts of kubelet, or fewer, are not enough
-
-
-UNBLOCKED = Blocked()
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +72,6 @@ class Running:
     decision: Decision
     before: PollSnapshot  # what was seen when it began
     begun_at: float
-    restarts_left: int  # when it began
     by_another: bool  # an earlier daemon has begun it
     host_changed: bool = False
     is_stopping: bool = False  # for a rescue
@@ -98,8 +82,6 @@ def bounds_of(action: Action, configuration: Configuration) -> tuple[float, floa
     its time and then roll back, which SIGTERM does not interrupt and which may take as long again."""
     if action in (Action.INSTALL, Action.REMOVE):
         return configuration.converge_seconds, configuration.converge_seconds
-    if action in (Action.RESCUE, Action.HOLD):
-        return configuration.kubelet_seconds, _GRACE
     if action is Action.RESTART_PROXY:
         return configuration.dead_seconds / 2 + _PROXY_SLACK, _GRACE
-    return _SHORT_SECONDS, _GRACE
+    return configuration.kubelet_seconds, _GRACE

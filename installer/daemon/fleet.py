@@ -6,7 +6,6 @@ from __future__ import annotations
 import contextlib
 
 from installer.daemon.decision import Action, Decision
-from installer.daemon.outcome import Outcome
 from installer.daemon.policy import BUSY, Policy
 from installer.daemon.poller import PollSnapshot
 from installer.errors import InstallerError, RolledBackError
@@ -14,6 +13,7 @@ from installer.host.ports import Files
 from installer.model.daemon import Cluster
 from installer.model.fleet import NO_WORK, REMOVAL, PlannedWork, WorkResult
 from installer.model.jsontext import sha256_hex
+from installer.model.result import RunResult
 
 _LEAVE_SECONDS, _LEAVE_SPREAD = 60.0, 120.0  # for a permit; a pod has 600 s in all to end
 LEAVE = PlannedWork(REMOVAL, removes=True)
@@ -24,13 +24,15 @@ def report_state(cluster: Cluster, policy: Policy, decision: Decision, snapshot:
     nothing. Until a pass of this daemon has had the host's lock, an earlier one may be at work with the
     permit."""
     changes_nothing = snapshot.paused or snapshot.superseded
+    if (verdict := policy.take_verdict()) is not None and not changes_nothing:
+        report_end(cluster, policy, Action.INSTALL, verdict)
     busy = policy.working is not Action.NOTHING or not policy.had_lock
     work, rules = None if changes_nothing else decision.wants, policy.configuration.rules
     cluster.update(policy.state, work, rules, busy=busy, read_node=decision.read_node)
 
 
-def report_end(cluster: Cluster, policy: Policy, action: Action, outcome: Outcome) -> None:
-    """Report how a child has ended, before the policy knows of it."""
+def report_end(cluster: Cluster, policy: Policy, action: Action, outcome: RunResult) -> None:
+    """Report how a child has ended, before the policy knows of it; or what a picture says without one."""
     permitted, begun = policy.permitted, cluster.permission().begun
     known_bad = begun is not None and outcome.remembered and outcome.fleet_generation == begun.generation
     if policy.is_following or (permitted is None and known_bad):
@@ -57,7 +59,7 @@ def may_remove(cluster: Cluster, policy: Policy, snapshot: PollSnapshot) -> bool
     return may
 
 
-def build_result(action: Action, outcome: Outcome, permitted: PlannedWork | None) -> WorkResult | None:
+def build_result(action: Action, outcome: RunResult, permitted: PlannedWork | None) -> WorkResult | None:
     """Return the result of the permitted work, None if nothing was begun. A pass that converged without a
     permit still says that the generation works here, which a person may have put right; or that it failed."""
     met = outcome.planned.generation if outcome.planned else outcome.fleet_generation

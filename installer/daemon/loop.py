@@ -1,7 +1,7 @@
 """The daemon: it looks, lets the policy decide, starts a pass for that, and waits for the next event.
 
-It changes nothing of the host itself but its runtime state. A pass does all converging, in a process of its
-own, because its libraries would weigh on every node for ever. `pass_starter.py` starts it.
+It changes nothing of the host itself but its runtime state. What the host lacks, the assessor says; a pass
+does all converging, in a process that outlives this one. `pass_starter.py` starts it.
 
 Nothing that fails ends the daemon or its watch. Each callback of the loop is guarded, a child that does not
 start or does not end in time is a failed outcome, and there is always a next timer. kubelet sees that the
@@ -22,15 +22,16 @@ from functools import partial
 from pathlib import Path
 
 from installer import __version__
-from installer.daemon.configuration import Command, Configuration, absolute, listen_address
+from installer.daemon.assessor import Assessor, Closer, Engine
+from installer.daemon.configuration import Command, Configuration, listen_address
 from installer.daemon.decision import Action, Decision, Order, bounds_of
 from installer.daemon.fleet import LEAVE, leave_seconds, may_remove, report_end, report_state
 from installer.daemon.httpd import Page, PageServer
-from installer.daemon.outcome import Outcome, PassReader
+from installer.daemon.outcome import PassReader
 from installer.daemon.pages import render_page
-from installer.daemon.pass_starter import PassStarter, read_settings
+from installer.daemon.pass_starter import PassStarter
 from installer.daemon.policy import HEARTBEAT, HOUR, Policy
-from installer.daemon.poller import Poller, PollSnapshot, Token, file_token
+from installer.daemon.poller import Poller, PollSnapshot
 from installer.daemon.probe_files import ProbeFiles
 from installer.daemon.proxy_log import ProxyLog
 from installer.daemon.runtime_state import RuntimeState, recorded_kubelet_unit
@@ -44,13 +45,15 @@ from installer.host.connections import HostConnections
 from installer.host.files import RootedFiles
 from installer.host.light_call import answers_version
 from installer.host.ports import WatchedSystemd
+from installer.host.real import build_host
 from installer.host.systemd import BusSystemd
 from installer.model import paths
 from installer.model.daemon import Cluster, DaemonState, Job, Phase
 from installer.model.event import Emit, Event
 from installer.model.names import Mode
+from installer.model.result import RunResult
 
-_DEBOUNCE = 0.05  # seconds; one look for all that changes within them
+_DEBOUNCE = 0.03  # seconds; one look for all that changes within them
 _RETRY = 10.0  # seconds until the port of the pages is tried again
 _FINISHED = (Action.REMOVE, Action.RESCUE, Action.HOLD)
 _ERROR_PAGE = Page(500, "text/plain", "internal error; see the log of the daemon\n")
@@ -58,8 +61,7 @@ _ERROR_PAGE = Page(500, "text/plain", "internal error; see the log of the daemon
 
 class Daemon:
     """Watches one host until a signal comes. `answers` says whether a socket answers a CRI `Version` call
-    within so many seconds. Raises InstallerError if the settings cannot be read; outside a pod also
-    InvalidInputError with their faults."""
+    within so many seconds. Raises InvalidInputError with the faults of the settings, outside of a pod."""
 
     def __init__(
         self,
@@ -68,6 +70,7 @@ class Daemon:
         cluster: Cluster,
         systemd: WatchedSystemd | None = None,
         answers: Callable[[Path, float], bool] = answers_version,
+        engine: Engine | None = None,
     ) -> None:
         self._command, self._emit, self._cluster = command, emit, cluster
         self._files = RootedFiles(command.host_root)
@@ -77,21 +80,21 @@ class Daemon:
         self._probe_files = ProbeFiles(command, self._warn)
         self._runtime_state = RuntimeState(self._files, identity, since_boot, self._log, command.installation)
         self._said: dict[str, float] = {}
-        settings = self._settings_token()
+        self._engine = engine or Engine(command, build_host(command.host_root))
         configuration = self._read_settings()
         connections = HostConnections(command.host_root)
         self._poller = Poller(self._files, self._systemd, connections, configuration, command.inputs, answers)
         now = time.monotonic()
         restarts = [now - age for age in self._runtime_state.ages() if age < HOUR]
-        self._policy = Policy(
-            configuration, random.random, now, restarts, settings=settings, good_seconds=command.good_seconds
-        )
+        self._policy = Policy(configuration, random.random, now, restarts, good_seconds=command.good_seconds)
         self._loop = EventLoop(self._recover)
-        self._snapshot = PollSnapshot(settings=settings)
+        self._assessor = Assessor(self._loop, lambda: self._engine.assess(self._mode), self._assessed)
+        self._mode: Mode | None = None  # not that of the settings
+        self._snapshot = PollSnapshot()
         self._child: Bounded | None = None
         self._timer = self._debounce = 0
         self._wake = self._due = 0.0
-        self._ending = self._removing = False
+        self._ending = self._removing = self._is_asked = False
         self._after_child: Callable[[], None] = self._finish  # once this daemon ends
         self._published: DaemonState | None = None
         self._pages: PageServer | None = None
@@ -165,7 +168,7 @@ class Daemon:
                 what = f"{message} (internal error, please report; the daemon keeps running)"
                 self._say("daemon.error", what, trace="".join(traceback.format_exception(error)))
             if self._child is None and self._policy.working:
-                outcome = Outcome(1, reason=f"the daemon failed: {message}")
+                outcome = RunResult(1, reason=f"the daemon failed: {message}")
                 self._policy.ended(time.monotonic(), outcome, self._snapshot)
         if self._ending and self._child is None:
             self._loop.quit()
@@ -181,13 +184,59 @@ class Daemon:
 
     def _on_change(self) -> None:
         self._debounce = 0
+        self._look_closer()
         self._turn(full=True)
+
+    def _look_closer(self) -> None:
+        """Take a new picture, unless a pass is at work, which changes the host: the next one comes when it
+        has ended."""
+        if self._child is None and not self._policy.state.replaced:
+            self._assessor.ask()
+
+    def _assessed(self, closer: Closer) -> None:
+        """There is a new picture. One of a host without a bus, or that a pass has begun to change, says
+        nothing."""
+        picture = closer.picture
+        lost_bus = picture.code and self._snapshot.blind
+        if self._child is None and not lost_bus:
+            self._take(closer)
+        self._answer()
+
+    def _take(self, closer: Closer) -> None:
+        picture = closer.picture
+        if closer.places is not None:
+            self._poller.places = closer.places
+        if closer.configuration is not None and closer.configuration != self._policy.configuration:
+            self._configure(closer.configuration)
+        for event in closer.warnings:
+            if self._is_news(event.message):
+                self._log(event)
+        if picture.is_clean:
+            self._succeeded = time.time()
+        self._snapshot = replace(self._snapshot, picture=picture)
+        if not self._ending:
+            self._turn(full=True)
+
+    def _configure(self, configuration: Configuration) -> None:
+        if self._removing:
+            return
+        self._policy.configuration = self._poller.configuration = configuration
+        if not self._snapshot.superseded:
+            self._runtime_state.restore(configuration.mode)
+        self._serve_pages()  # if none are served yet
 
     def _look_now(self) -> None:
         """SIGHUP: look at once, and say what comes next."""
-        if self._ending:
+        self._is_asked = True
+        self._look_closer()
+        if not self._assessor.is_busy:
+            self._turn(full=True)
+            self._answer()
+
+    def _answer(self) -> None:
+        if self._ending or not self._is_asked:
             return
-        self._turn(full=True)
+        self._is_asked = False
         state, working = self._policy.state, self._policy.working
         seconds = round(max(0.0, self._due - time.monotonic()), 1)
         why = f" ({state.reason})" if state.reason else ""
@@ -202,10 +251,12 @@ class Daemon:
             self._show(alive=True)
             self._set_timer(self._wake - now)
             return
-        due = not self._snapshot.relay or now >= self._due
         if not (sees := self._loop.sees):
             self._warn(*NO_WATCH_LEFT)
-        self._turn(full=due or not (self._systemd.is_listening and sees))
+        hears = self._systemd.is_listening and sees
+        if not hears:
+            self._look_closer()
+        self._turn(full=not (hears and self._snapshot.relay and now < self._due))
 
     def _set_timer(self, seconds: float) -> None:
         timer, self._timer = self._timer, 0
@@ -238,6 +289,8 @@ class Daemon:
             self._child.stop(decision.grace)
         elif decision.action is not Action.NOTHING:
             self._begin(decision, snapshot)
+        elif decision.looks_closer:
+            self._look_closer()
         self._publish(decision)
         self._set_timer(self._wake - now)
 
@@ -259,7 +312,7 @@ class Daemon:
             self._policy.remove_again()
         self._snapshot = replace(
             snapshot,
-            settings=self._settings_token() if full else before.settings,
+            picture=before.picture,
             paused=snapshot.paused or permission.paused,
             superseded=superseded,
             foreign=self._runtime_state.foreign,
@@ -277,16 +330,13 @@ class Daemon:
         """Return the settings, or in a pod the defaults if they are invalid: kubelet restarts a pod ever
         later, and meanwhile would stay on a dead relay (R4). Each pass then refuses the settings."""
         try:
-            return read_settings(self._command)
+            return self._engine.configure()
         except InvalidInputError as error:
             if not self._command.identity:
                 raise
             self._warn(f"starting with default settings: {error.message}", error.hint)
             unit = recorded_kubelet_unit(self._files)
             return Configuration(kubelet_unit=unit) if unit else Configuration()
-
-    def _settings_token(self) -> Token:
-        return file_token(absolute(self._command.config)) if self._command.config else ()
 
     # -- children -----------------------------------------------------------------------
 
@@ -307,6 +357,7 @@ class Daemon:
         reader, job = self._prepare(decision, snapshot)
         left, unit = self._policy.restarts_left, self._policy.configuration.kubelet_unit
         order = Order(action, decision.why, left, decision.ask_first, decision.begins, unit)
+        self._assessor.forget()
         try:
             self._child = self._passes.start(order, job)
         except (BusyHostError, OSError) as error:
@@ -347,17 +398,14 @@ class Daemon:
         message = failure or f"{action.value}: {describe_exit(outcome.code)}"
         data = {"exitCode": outcome.code, "seconds": outcome.seconds, "changed": outcome.changed}
         self._say("pass.ended", message, verb=action.value, kubeletRestarts=outcome.restarts, **data)
-        if action is Action.SETTINGS and outcome.code:
-            self._warn(f"keeping the old settings: {outcome.reason}")
         if outcome.restarts and action is not Action.REMOVE:  # which leaves nothing behind
             self._runtime_state.stamp(outcome.restarts)
         if outcome.code == 0 and action in (Action.INSTALL, Action.REMOVE):
             self._succeeded = time.time()
         report_end(self._cluster, self._policy, action, outcome)
+        if (picture := self._snapshot.picture) is not None:
+            self._snapshot = replace(self._snapshot, picture=replace(picture, spent=True))
         self._policy.ended(time.monotonic(), outcome, self._snapshot)
-        self._poller.configuration = self._policy.configuration
-        if action is Action.SETTINGS:
-            self._serve_pages()  # if none are served yet
 
     # -- what others see ------------------------------------------------------------------
 
@@ -440,6 +488,7 @@ class Daemon:
             self._begin(decision, snapshot)
         elif now >= until or may_remove(self._cluster, self._policy, snapshot):
             self._removing, self._after_child = True, partial(self._removed, again)
+            self._mode = Mode.REMOVE
             self._policy.configuration = replace(self._policy.configuration, mode=Mode.REMOVE)
             self._begin(Decision(Action.REMOVE, why, wants=LEAVE), snapshot)
         else:

@@ -14,17 +14,14 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from installer.daemon.configuration import Command, Configuration
 from installer.daemon.decision import Action, Order
-from installer.daemon.outcome import PassReader
 from installer.daemon.pass_log import PassLogReader, begin_pass_log
 from installer.daemon.transient import UNIT_EXISTS, TransientService
 from installer.daemon.watch import Bounded, EventLoop
-from installer.errors import BusyHostError, InstallerError, InvalidInputError, SystemdError
-from installer.host.command import ENVIRONMENT, run
+from installer.errors import BusyHostError, InstallerError, SystemdError
+from installer.host.command import ENVIRONMENT
 from installer.host.ports import Files
 from installer.model.daemon import Job
-from installer.model.event import ERROR, Event
 from installer.model.jsontext import to_json
 from installer.model.paths import PASS_UNIT
 
@@ -32,7 +29,6 @@ _MAY_RESTART_KUBELET = (Action.INSTALL, Action.REMOVE, Action.RESCUE, Action.HOL
 _NSENTER = ("/usr/bin/nsenter", "/bin/nsenter")
 _SLACK = 30.0  # seconds after which systemd ends what we should have ended
 _BUSY = f"another pass is running in {PASS_UNIT}"
-_SETTINGS_SECONDS = 60.0
 _READ_SECONDS = 0.05  # between two reads of the log while a pass is at work
 _READS = 40  # of them until systemd is asked, in case its signal was lost with the bus daemon
 
@@ -181,26 +177,6 @@ class PassStarter:
     def follow(self, log: PassLogReader, job: Job) -> Bounded:
         """Follow an unfinished pass as if it had begun now."""
         return PassService(self._loop, self._service, log, job)
-
-
-def read_settings(command: Command) -> Configuration:
-    """Have a pass read the settings, and wait for it. Raises InvalidInputError with their faults, and
-    InstallerError if the pass could not tell."""
-    done = run(command.argv("pass", to_json(Order(Action.SETTINGS))), _SETTINGS_SECONDS)
-    events = list[Event]()
-    reader = PassReader(events.append, lambda: None)
-    for line in done.lines:
-        reader.line(line)
-    outcome = reader.end(1 if done.code is None else done.code)
-    if outcome.configuration is not None:
-        return outcome.configuration
-    error = next((event for event in events if event.kind == ERROR), None)
-    if error is None:
-        raise InstallerError(f"the settings could not be read: {done.failure}")
-    faults, hint = error.data.get("faults"), str(error.data.get("hint", ""))
-    if outcome.code == InvalidInputError.exit_code:
-        raise InvalidInputError(faults if isinstance(faults, list) else [error.message], hint)
-    raise InstallerError(error.message, hint)
 
 
 def _mount_namespace(proc: Path, pid: int) -> str:

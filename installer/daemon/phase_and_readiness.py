@@ -15,6 +15,7 @@ from installer.model.daemon import Phase
 from installer.model.hold import is_of_a_run
 from installer.model.names import Mode
 
+_UNSERVABLE = 4
 _REFUSED_HINT = "Fix the cause, and the node retries by itself; or exclude this node with nodeSelector"
 _GO_ON_HINT = "; with rollout.refused: ready a rollout does not wait for such nodes"
 
@@ -46,12 +47,13 @@ def judge_phase_and_readiness(
         hint = _REFUSED_HINT + ("" if configuration.refused_is_ready else _GO_ON_HINT)
         left = "what is installed stays" if seen.proxy.loaded_digest else "nothing was touched"
         return phase, f"{reason}; {left}. {hint}", configuration.refused_is_ready
-    fit = passes.well and not now.sick and not passes.difference(seen)
+    fit = seen.picture is not None and seen.picture.is_clean and not now.sick
     certain = phase in (Phase.CONVERGED, Phase.CHECKING, Phase.REMOVED)
     return phase, reason, certain or (phase is Phase.PAUSED and fit)
 
 
 def _phase(passes: PassHistory, now: Obstacles, seen: PollSnapshot, installs: bool) -> tuple[Phase, str]:
+    picture = seen.picture
     if now.replaced and seen.foreign:
         other = f"another installation, {seen.foreign}, acts on this node"
         if not (installs or seen.foreign_lives):
@@ -65,25 +67,31 @@ def _phase(passes: PassHistory, now: Obstacles, seen: PollSnapshot, installs: bo
     if now.replaced:
         return Phase.YIELDED, "a newer daemon has taken over this host"
     if seen.paused:
-        return Phase.PAUSED, passes.said or "paused: the daemon changes nothing"
+        pending = picture.reason or (picture.pending and f"pending: {picture.pending}") if picture else ""
+        return Phase.PAUSED, pending or "paused: the daemon changes nothing"
     if passes.removed and not installs:
         return Phase.REMOVED, ""
     if installs and now.blind:
-        return Phase.REFUSED if seen.unservable and not passes.has_begun else Phase.FAILED, now.blind
+        return Phase.REFUSED if seen.unservable and picture is None else Phase.FAILED, now.blind
     if installs and seen.hold and not (now.at_work and is_of_a_run(seen.hold)):
         return Phase.HELD, f"kubelet is held on its base endpoint: {seen.hold}"
     if installs and now.limited:
         return Phase.LIMITED, f"a repair needs to restart kubelet, which is not allowed now: {now.limited}"
     if now.waits:
         return Phase.WAITING, now.waits
-    if passes.failures:
+    if picture is not None and picture.code:
+        return Phase.REFUSED if picture.code == _UNSERVABLE else Phase.FAILED, picture.reason
+    if passes.failed:
         return Phase.REFUSED if passes.refused else Phase.FAILED, passes.said
     if now.at_work and not installs:
         return Phase.CONVERGING, "cri-resmgr is being removed"
-    if not installs or passes.tried is None:
+    if not installs or picture is None:
         return Phase.STARTING, passes.said
+    why = picture.differs or "a run looks into it"
+    if picture.is_new and not picture.is_clean:
+        return Phase.CONVERGING, why
     if now.sick:
         return Phase.UNWELL, now.sick
-    if difference := passes.difference(seen):
-        return Phase.CONVERGING if seen.inputs != passes.tried else Phase.REPAIRING, difference
-    return Phase.CHECKING if now.at_work else Phase.CONVERGED, passes.remarks
+    if not picture.is_clean:
+        return Phase.REPAIRING, why
+    return Phase.CHECKING if now.at_work else Phase.CONVERGED, picture.remarks

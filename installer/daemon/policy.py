@@ -6,8 +6,8 @@ what became of it. Nothing here waits or writes.
 The rules, most important first. A daemon that a newer one has replaced does nothing. During a pause nothing
 is changed. A kubelet that hangs on a dead relay is taken off it, without waiting for a repair. Only a person
 ends a hold that a person has set. Any other hold stays until the relay has answered for a while. After all
-these, the daemon converges what differs, unless systemd is still busy (the proxy is between two attempts,
-kubelet is starting).
+these, a run does what the picture of the host calls for, unless systemd is still busy (the proxy is between
+two attempts, kubelet is starting).
 """
 
 from __future__ import annotations
@@ -16,21 +16,22 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from installer.daemon import held
 from installer.daemon.configuration import Configuration
-from installer.daemon.decision import UNBLOCKED, Action, Blocked, Decision, Running
-from installer.daemon.pass_history import NEEDS_THE_BUS, RESYNC, UNITS_DIFFER, PassHistory
+from installer.daemon.decision import Action, Decision, Running
+from installer.daemon.pass_history import MOST_WAITS, RESYNC, PassHistory
 from installer.daemon.phase_and_readiness import Obstacles, judge_phase_and_readiness
-from installer.daemon.poller import PollSnapshot, Token
+from installer.daemon.poller import PollSnapshot
 from installer.daemon.relay_history import RelayHistory
-from installer.errors import InvalidInputError
-from installer.model.daemon import DaemonState, Phase
-from installer.model.fleet import PlannedWork
-from installer.model.hold import BY_DAEMON, is_of_a_run, is_operators
+from installer.model.daemon import DaemonState, Installed, Phase
+from installer.model.fleet import AskFirst, PlannedWork
+from installer.model.hold import BY_DAEMON, is_operators
 from installer.model.limits import HURRIED_SECONDS, answer_seconds
 from installer.model.names import Mode
+from installer.model.result import RunResult
 
 if TYPE_CHECKING:
-    from installer.daemon.outcome import Outcome
+    from installer.node.picture import Picture
 
 HEARTBEAT = 5.0  # seconds between two relay probes
 SILENT_HEARTBEAT = 1.0  # the same while the relay does not answer
@@ -40,23 +41,25 @@ REPAIR_BOUND = 30.0  # seconds that a repair and its rollback may take while kub
 STOP_GRACE = 10.0  # seconds from SIGTERM to SIGKILL for a child that delays a rescue
 
 _BLIND_PATIENCE = 20.0  # seconds without systemd's bus that mean nothing: it restarts, or the host shuts down
-_KUBELET_PATIENCE = 10.0  # seconds that others may take to restart kubelet before a pass looks into it
+_KUBELET_PATIENCE = 10.0  # seconds that others may take to restart kubelet before a run looks into it
 _LONG_SILENCE = 60.0  # from then on the relay is probed as seldom as one that answers
 _RESCUE_RETRY = 2.0
 _GOOD_SECONDS = 5.0  # that a relay has to answer before kubelet returns to it, if that takes no restart
 _LONGER = 4.0  # times as long, after each return within an hour
-_SETTINGS_RETRY = 10.0
+_VERIFICATION = 1.0  # seconds after a run that changed something: others may have done so meanwhile
+_FIRST_AGAIN = 5.0  # seconds until a host that is not as it should be is assessed again; then ever longer
+_BUSY_AGAIN = 2.0  # the same while another run is at work there
 _JITTER = 0.25
 BUSY = 75
+_NEEDS_THE_BUS = (1, 4)  # exit codes that a run without systemd's bus may end with
 
 _NOTHING = Decision(Action.NOTHING)
-_DELAYS_A_RESCUE = (Action.INSTALL, Action.PLAN, Action.SETTINGS, Action.RESTART_PROXY)
+_DELAYS_A_RESCUE = (Action.INSTALL, Action.RESTART_PROXY)
 
 
 class Policy:
-    """`restarts` are the times at which earlier daemons restarted kubelet, on the clock of `now`. `settings`
-    are those that the configuration is of. A relay has to answer for `good_seconds` before kubelet returns to
-    it. `state` is what the daemon reports."""
+    """`restarts` are the times at which earlier daemons restarted kubelet, on the clock of `now`. A relay has
+    to answer for `good_seconds` before kubelet returns to it. `state` is what the daemon reports."""
 
     def __init__(
         self,
@@ -64,21 +67,27 @@ class Policy:
         random: Callable[[], float],
         now: float,
         restarts: Iterable[float] = (),
-        settings: Token = (),
         good_seconds: float = 60.0,
     ) -> None:
         self.configuration, self._good_seconds = configuration, good_seconds
         self.restarts = list(restarts)
-        self.had_lock = False  # a pass of this daemon has had the host's lock
+        self.had_lock = False  # nobody else has had it when this daemon looked, or a pass of this daemon has
         self.state = DaemonState(configuration.mode, Phase.STARTING, ready=False)
         self._random, self._now = random, now
-        self._child = Running(_NOTHING, PollSnapshot(), now, 0, by_another=False)
-        self._passes = PassHistory(now, self._spread)
+        self._child = Running(_NOTHING, PollSnapshot(), now, by_another=False)
+        self._passes = PassHistory(self._spread)
         self._relay = RelayHistory(now)
-        self._blocked = UNBLOCKED
+        self._picture: Picture | None = None  # the last one
+        self._installed = Installed()
+        self._unclean = 0  # pictures in a row that showed the same problem
+        self._verdict: RunResult | None = None  # on the wanted generation, without a run; not reported yet
+        self._judged: tuple[object, ...] = ()  # the last verdict, and when
+        self._judged_at = -RESYNC
+        self._closer_at = now  # when the host has to be assessed anew
+        self._verify_at = 0.0  # the same once more
+        self._traits: tuple[object, ...] = ()  # of the host, whose change calls for a picture
         self._wants: PlannedWork | None = None
         self._owes_repair = False  # a rescue has stopped a repair, or found one that had to wait
-        self._settings, self._settings_at = settings, 0.0  # that are known, and when others may be read
         self._rescue_at = 0.0
         self._returns: list[float] = []  # to the relay that it had to leave: when, within the last hour
         self._was_on_relay = self._has_left = False  # kubelet; by the guard, without a hold
@@ -99,15 +108,15 @@ class Policy:
         return self._child.by_another
 
     @property
-    def blocked_work(self) -> PlannedWork | None:
-        """The planned work that a pass has found and must not begin without a permit."""
-        return self._blocked.work
+    def planned_work(self) -> PlannedWork | None:
+        """What the picture shows that must not begin without a permit."""
+        return None if self._picture is None else self._passes.work(self._picture)
 
     @property
     def permitted(self) -> PlannedWork | None:
         """The planned work that the running pass may do."""
         decision = self._child.decision
-        return None if decision.ask_first == "all" else decision.wants or self.blocked_work
+        return None if decision.ask_first is AskFirst.ALL else decision.wants or self.planned_work
 
     @property
     def restarts_left(self) -> int:
@@ -123,11 +132,12 @@ class Policy:
         """The action begins, on what was seen. `ended` follows, even if no child could be started.
         `by_another`: an earlier daemon has begun it, on inputs that are no longer known."""
         action = decision.action
-        self._child = Running(decision, snapshot, self._now, self.restarts_left, by_another)
-        self._owes_repair |= action is Action.RESCUE and self._blocked != UNBLOCKED
+        self._child = Running(decision, snapshot, self._now, by_another)
+        blocked = self._waits(snapshot) or self._is_limited(snapshot)
+        self._owes_repair |= action is Action.RESCUE and blocked
         if action is Action.RESTART_PROXY:
             self._relay.restarts_proxy(self._now)
-        if action in (Action.INSTALL, Action.REMOVE, Action.PLAN) and not by_another:
+        if action in (Action.INSTALL, Action.REMOVE) and not by_another:
             self._passes.begun(self._now)
         self._update_state(self._now, snapshot)
 
@@ -135,65 +145,41 @@ class Policy:
         """The child has changed something on the host: it and its rollback get the time that R8 allows."""
         self._child = replace(self._child, host_changed=True)
 
-    def ended(self, now: float, outcome: Outcome, after: PollSnapshot) -> None:
-        """The action that had begun has ended, or could not begin; `after` is what is seen then."""
+    def ended(self, now: float, outcome: RunResult, after: PollSnapshot) -> None:
+        """The action that had begun has ended, or could not begin; `after` is what is seen then. Its picture
+        is that of before, until the next one comes."""
         self._now = now
         child, passes = self._child, self._passes
-        action, before = child.decision.action, child.before
+        action, picture = child.decision.action, child.before.picture
         self._child = replace(child, decision=_NOTHING)
         self.restarts += [now] * outcome.restarts
         passes.counts["all_restarts"] += outcome.restarts
         passes.counts["rollbacks"] += outcome.rolled_back
         self._owes_repair |= child.is_stopping
-        lost_bus = after.blind and outcome.code in NEEDS_THE_BUS and not outcome.touched
-        tells = not (lost_bus or child.by_another or outcome.code == BUSY)
-        if tells and action in (Action.INSTALL, Action.REMOVE):
-            passes.told(outcome)
-        needs_no_lock = action in (Action.PLAN, Action.SETTINGS)
-        self.had_lock |= not (child.by_another or needs_no_lock or outcome.code == BUSY)
+        self._closer_at, self._verify_at = now, now + _VERIFICATION if outcome.changed else 0.0
+        lost_bus = after.blind and outcome.code in _NEEDS_THE_BUS and not outcome.touched
+        self.had_lock |= not (child.by_another or outcome.code == BUSY)
         if child.by_another:
-            pass  # the host is as that pass has left it: a pass of our own finds out
-        elif action is Action.SETTINGS:
-            self._take_settings(now, outcome, before)
+            pass  # the host is as that pass has left it: the next picture shows how
         elif lost_bus or outcome.code == BUSY:
             passes.hindered(now, outcome.reason if lost_bus else "another run holds the host's lock")
             self._rescue_at = passes.retry_at
-        elif action is Action.PLAN:
-            passes.planned(now, outcome, before, after)
-        elif outcome.is_blocked:
-            self._block(outcome, child)
         elif action in (Action.INSTALL, Action.REMOVE):
-            self._blocked, self._wants = UNBLOCKED, None
-            self._owes_repair = child.is_stopping
+            self._wants = outcome.planned
             moved = self._has_left and after.on_relay and not outcome.restarts
             self._returns += [child.begun_at] * (child.decision.is_return or moved)
-            passes.ended(now, outcome, before, after, removes=self.configuration.mode is Mode.REMOVE)
+            if not outcome.is_blocked:
+                self._owes_repair = child.is_stopping
+            if outcome.code == 0:
+                self._judged, self._judged_at = (0, outcome.fleet_generation), now
+            if picture is not None:
+                passes.ended(now, outcome, picture)
+            passes.removed = outcome.code == 0 and self.configuration.mode is Mode.REMOVE
         elif action in (Action.RESCUE, Action.HOLD):
             self._was_on_relay = after.on_relay  # it was not the guard who has let kubelet leave
             passes.counts["rescues"] += action is Action.RESCUE and outcome.code == 0
             self._rescue_at = now + self._spread(_RESCUE_RETRY)
         self._update_state(now, after)
-
-    def _take_settings(self, now: float, outcome: Outcome, before: PollSnapshot) -> None:
-        """Bad settings stay bad until they change, and the pass that follows refuses them. A child that could
-        not tell is asked again."""
-        self.configuration = outcome.configuration or self.configuration
-        if outcome.configuration is not None or outcome.code == InvalidInputError.exit_code:
-            self._settings = before.settings
-        else:
-            self._settings_at = now + _SETTINGS_RETRY
-
-    def _block(self, outcome: Outcome, child: Running) -> None:
-        """Remember what the pass must not do on the host that it saw."""
-        seen = child.before.obstacles
-        if outcome.planned is not None:
-            self._returns += [child.begun_at] * child.decision.is_return
-            self._wants = outcome.planned
-            too_few = 0 if outcome.would_restart else -1
-            self._blocked = Blocked(seen, outcome.planned, too_few)
-        else:
-            work = self._blocked_on(child.before).work
-            self._blocked = Blocked(seen, work, child.restarts_left)
 
     # -- what to do ---------------------------------------------------------------
 
@@ -209,11 +195,13 @@ class Policy:
             self._update_state(now, snapshot)
         silence = self._relay.silence(now)
         may_rescue = snapshot.is_ours and 0.0 < silence < _LONG_SILENCE
+        rests = not (self.working or self._replaced or snapshot.blind) and decision.action is Action.NOTHING
         due = self._due(now)
         return replace(
             decision,
             wants=self._wants,
             read_node=decision.read_node or (may_rescue and not snapshot.permission.fresh),
+            looks_closer=rests and now >= self._closer_at,
             wake=min(due, now + self._heartbeat(now)),
             due=due,
             grace=STOP_GRACE if decision.action is Action.STOP and not self._replaced else 0.0,
@@ -234,12 +222,58 @@ class Policy:
             self._has_left = not snapshot.on_relay and (self._has_left or leaves)
             self._was_on_relay = snapshot.on_relay
         self._replaced = self._replaced or snapshot.superseded
-        if self._passes.is_installed_again(snapshot):
-            self.remove_again()
         if self._was_paused and not snapshot.paused:
             self._passes.forget()
-            self._blocked = UNBLOCKED
         self._was_paused = snapshot.paused
+        units = ((each.active_state, each.invocation_id) for each in (snapshot.proxy, snapshot.kubelet))
+        traits = (snapshot.agent, snapshot.relay, snapshot.paused, bool(snapshot.blind), *units)
+        if traits != self._traits:
+            self._closer_at = min(self._closer_at, now) if self._traits else self._closer_at
+            self._traits = traits
+        if snapshot.picture is not None and snapshot.picture is not self._picture:
+            self._see(now, snapshot.picture)
+
+    def _see(self, now: float, picture: Picture) -> None:
+        """A new picture. The next one comes with the next event, or in a while."""
+        before, self._picture = self._picture, picture
+        if picture.spent:
+            return
+        self._passes.seen(picture)
+        self.had_lock |= not picture.at_work
+        self._installed = picture.installed or self._installed
+        is_new = before is None or before.problem != picture.problem
+        self._unclean = 0 if picture.is_clean else 1 if is_new else min(self._unclean + 1, MOST_WAITS)
+        self._passes.counts["failures"] += bool(picture.code) and is_new
+        if self._passes.removed and picture.due:
+            self.remove_again()
+        self._judge(now, picture)
+        wait = RESYNC
+        if self._verify_at > now:
+            wait, self._verify_at = self._verify_at - now, 0.0
+        elif picture.at_work:
+            wait = _BUSY_AGAIN
+        elif self._unclean:
+            wait = min(RESYNC, _FIRST_AGAIN * 2.0 ** (self._unclean - 1))
+        self._closer_at = now + (self._spread(wait) if wait > _BUSY_AGAIN else wait)
+
+    def _judge(self, now: float, picture: Picture) -> None:
+        """Whether the wanted generation works here, as seen now and then, or failed here by the record."""
+        verdict = (picture.code, picture.wanted)
+        if self.working or not picture.wanted or not (picture.is_clean or picture.remembered):
+            return
+        if verdict != self._judged or now - self._judged_at >= RESYNC / 2:
+            self._judged, self._judged_at = verdict, now
+            self._verdict = RunResult(
+                picture.code,
+                remembered=picture.remembered,
+                reason=picture.reason,
+                fleet_generation=picture.wanted,
+            )
+
+    def take_verdict(self) -> RunResult | None:
+        """Return what is to be reported of the wanted generation, once."""
+        verdict, self._verdict = self._verdict, None
+        return verdict
 
     def _interrupt(self, now: float, snapshot: PollSnapshot) -> Decision:
         """Whether to stop the child that runs."""
@@ -256,26 +290,52 @@ class Policy:
         return Decision(Action.STOP, why) if now >= bound else _NOTHING
 
     def _choose(self, now: float, snapshot: PollSnapshot) -> Decision:
-        passes = self._passes
         if self._replaced:
             return _NOTHING
         rescue = self._rescue(now, snapshot)
-        if rescue.action is not Action.NOTHING:
+        if snapshot.paused or (rescue.action is not Action.NOTHING and not self._comes_first(now, snapshot)):
             return rescue
-        if snapshot.settings != self._settings and now >= self._settings_at:
-            return Decision(Action.SETTINGS, "the settings have changed")
-        why = self._why(now, snapshot)
-        if snapshot.paused:
-            return Decision(Action.PLAN, f"paused; {why}") if why else _NOTHING
         if self.configuration.mode is Mode.REMOVE:
-            due = passes.is_removal_due(now, snapshot)
-            return self._ask(snapshot, Decision(Action.REMOVE, "not removed yet")) if due else _NOTHING
-        if snapshot.blind or now < passes.locked_until:
+            return self._remove(now, snapshot)
+        if snapshot.blind or now < self._passes.locked_until:
             return _NOTHING
-        if snapshot.hold:
-            return self._held(now, snapshot)
-        waits = why == UNITS_DIFFER and self._flaps(now, snapshot)
-        return self._install(now, snapshot, why) if why and not waits else _NOTHING
+        return self._held(now, snapshot) if snapshot.hold else self._converge(now, snapshot)
+
+    def _comes_first(self, now: float, snapshot: PollSnapshot) -> bool:
+        """Whether the first run does all that is needed, also for a dead relay."""
+        if self._passes.inputs is not None or is_operators(snapshot.hold):
+            return False
+        if snapshot.picture is None:
+            return True
+        return self._calls_for_run(now, snapshot) and not (
+            self._waits(snapshot) or self._is_limited(snapshot)
+        )
+
+    def _remove(self, now: float, snapshot: PollSnapshot) -> Decision:
+        picture, passes = snapshot.picture, self._passes
+        if passes.removed or picture is None or not passes.is_due(now, picture):
+            return _NOTHING
+        return self._ask(snapshot, Decision(Action.REMOVE, picture.differs or "not removed yet"))
+
+    def _converge(self, now: float, snapshot: PollSnapshot) -> Decision:
+        picture = snapshot.picture
+        if picture is None or not self._calls_for_run(now, snapshot):
+            return _NOTHING
+        coming = snapshot.proxy_is_coming
+        # Systemd, or a rescue, sees to a proxy that starts: a run now would blame the good generation.
+        left = (coming or self._flaps(now, snapshot)) and not picture.in_files
+        again = coming and snapshot.on_relay and self._passes.failed and self._passes.is_known(picture)
+        if left or again or self._systemd_is_busy(now, snapshot):
+            return _NOTHING
+        return self._install(now, snapshot, picture.differs or "an earlier run has not come to its end")
+
+    def _calls_for_run(self, now: float, snapshot: PollSnapshot) -> bool:
+        picture = snapshot.picture
+        if picture is None or not picture.due or picture.spent or picture.at_work:
+            return False
+        if now >= self._closer_at:  # something has changed since: the next picture counts
+            return False
+        return now >= self._passes.calm_at(now) and self._passes.is_due(now, picture)
 
     def _hangs(self, now: float, snapshot: PollSnapshot, share: float = 1.0) -> bool:
         """Whether kubelet hangs on our relay, which has been dead for this share of deadSeconds."""
@@ -289,8 +349,6 @@ class Policy:
         persons = is_operators(snapshot.hold)
         if snapshot.blind or snapshot.paused or not (snapshot.runtime and snapshot.is_ours):
             return _NOTHING
-        if self._passes.tried is None and self._blocked == UNBLOCKED and not persons:
-            return _NOTHING  # the first pass comes first, and does all that is needed
         silent = self._relay.silence(now)
         untried = self._relay.is_untried(snapshot)
         chance = now >= self._rescue_at and now >= self._relay.rescue_at()
@@ -306,30 +364,25 @@ class Policy:
         return _NOTHING
 
     def _held(self, now: float, snapshot: PollSnapshot) -> Decision:
-        if is_operators(snapshot.hold):  # `install` by hand ends it, or deleting the file
-            leaves = snapshot.moves and snapshot.on_relay and now >= self._rescue_at
-            return Decision(Action.HOLD, snapshot.hold) if leaves else _NOTHING
-        tried, is_due = self._passes.tried, now >= self._passes.retry_at
-        if is_of_a_run(snapshot.hold):
-            why = "an interrupted run holds kubelet"
-            return self._install(now, snapshot, why) if is_due else _NOTHING
-        ours = snapshot.hold.startswith(BY_DAEMON)
-        good_since = self._relay.good_since
-        good = good_since is not None and now - good_since >= self._good_for(now, snapshot, good_since)
-        # A generation that is not retried, or waits for a permit, does not keep kubelet from the good one.
-        may_return = is_due or self._passes.retry_at == float("inf")
-        returns = ours and good and may_return
-        if returns and self._waits(snapshot):
-            return self._install(now, snapshot, "the relay answers again", is_return=True)
-        if ours and is_due and (self._owes_repair or not snapshot.proxy.loaded_digest):
-            return self._install(now, snapshot, "resume the repair that a rescue interrupted")
-        if tried is None and not (ours and snapshot.relay):
-            return self._install(now, snapshot, "start, under a hold")
-        if tried is not None and snapshot.inputs != tried:
-            return self._install(now, snapshot, "the inputs have changed")
-        if returns:
-            return self._install(now, snapshot, "the relay answers again", is_return=True)
-        return _NOTHING
+        picture, passes, good_since = snapshot.picture, self._passes, self._relay.good_since
+        may_begin = picture is None or passes.is_due(now, picture)
+        facts = held.Held(
+            by=held.Holder.of(snapshot.hold),
+            strays=snapshot.moves and snapshot.on_relay and now >= self._rescue_at,
+            is_good=good_since is not None and now - good_since >= self._good_for(now, snapshot, good_since),
+            is_due=self._calls_for_run(now, snapshot),
+            # What is not retried, or waits for a permit, does not keep kubelet from the good generation.
+            may_return=may_begin or (picture is not None and picture.remembered),
+            waits=self._waits(snapshot),
+            owes=self._owes_repair or not snapshot.proxy.loaded_digest,
+            is_first=passes.inputs is None,
+            is_new=picture is not None and passes.inputs not in (None, picture.inputs),
+            answers=snapshot.relay,
+        )
+        row = held.decide(facts)
+        if row.action is Action.INSTALL:
+            return self._install(now, snapshot, row.why, is_return=row.is_return)
+        return _NOTHING if row.action is Action.NOTHING else Decision(row.action, row.why or snapshot.hold)
 
     def _flaps(self, now: float, snapshot: PollSnapshot) -> bool:
         """Whether the guard has let kubelet leave, once more, a proxy that crashes now and then."""
@@ -347,7 +400,7 @@ class Policy:
         return last + min(HOUR, first * _LONGER ** len(self._returns))
 
     def _install(self, now: float, snapshot: PollSnapshot, why: str, *, is_return: bool = False) -> Decision:
-        """A pass, unless one has found that it would restart kubelet too often."""
+        """A run, unless it would restart kubelet too often."""
         if not self._is_limited(snapshot):
             return self._ask(snapshot, Decision(Action.INSTALL, why, is_return=is_return))
         if not snapshot.permission.fresh:
@@ -359,17 +412,17 @@ class Policy:
         return _NOTHING
 
     def _ask(self, snapshot: PollSnapshot, decision: Decision) -> Decision:
-        """A pass. Without a permit it does only what needs none; the return after a rescue needs none, but
-        begins nothing. Before each pass the API server has to say whether the node is paused."""
+        """A run. Without a permit it does only what needs none; the return after a rescue needs none, but
+        begins nothing. Before each run the API server has to say whether the node is paused."""
         permission = snapshot.permission
-        work = None if decision.is_return else self.blocked_work
+        work = None if decision.is_return else self.planned_work
         if decision.is_return or not permission.asks:
-            ask_first = ""
+            ask_first = AskFirst.NOTHING
         elif work is None or not permission.allows(work):
-            ask_first = "all"
+            ask_first = AskFirst.ALL
         else:
-            ask_first = "" if work.restarts_kubelet else "restarts"
-        if ask_first == "all" and self._waits(snapshot):
+            ask_first = AskFirst.NOTHING if work.restarts_kubelet else AskFirst.RESTARTS
+        if ask_first is AskFirst.ALL and self._waits(snapshot):
             return replace(_NOTHING, wants=work)
         if not permission.fresh:
             return replace(_NOTHING, wants=work, read_node=True)
@@ -378,22 +431,16 @@ class Policy:
 
     def _waits(self, snapshot: PollSnapshot) -> bool:
         """Whether only planned work without a permit is left to do."""
-        work = self._blocked_on(snapshot).work
+        picture = snapshot.picture
+        if picture is None or picture.spent or (picture.repairs and not picture.code):
+            return False
+        work = self._passes.work(picture)
         return work is not None and not snapshot.permission.allows(work)
 
     def _is_limited(self, snapshot: PollSnapshot) -> bool:
-        """Whether a pass has found that too few restarts of kubelet are left for this host."""
-        return self.restarts_left <= self._blocked_on(snapshot).too_few
-
-    def _blocked_on(self, snapshot: PollSnapshot) -> Blocked:
-        """Return why passes are blocked on a host that looks like this."""
-        return self._blocked if self._blocked.seen == snapshot.obstacles else UNBLOCKED
-
-    def _why(self, now: float, snapshot: PollSnapshot) -> str:
-        """Return what calls for a pass, empty if nothing does, or if there were many."""
-        if now < self._passes.calm_at(now):
-            return ""
-        return self._passes.why(now, snapshot, busy=self._systemd_is_busy(now, snapshot))
+        """Whether too few restarts of kubelet are left for what a run would do."""
+        picture = snapshot.picture
+        return picture is not None and not picture.spent and self.restarts_left < picture.restarts
 
     def _systemd_is_busy(self, now: float, snapshot: PollSnapshot) -> bool:
         """Whether another party restarts kubelet now, or has stopped it, which is not ours to undo."""
@@ -405,14 +452,14 @@ class Policy:
 
     def _update_state(self, now: float, snapshot: PollSnapshot) -> None:
         """Set the state that the daemon reports."""
-        configuration, passes = self.configuration, self._passes
+        configuration, passes, picture = self.configuration, self._passes, snapshot.picture
         sick = snapshot.complaint(self._relay.silence(now))
         if not snapshot.blind:
             self._blind_since = None
         elif self._blind_since is None:
             self._blind_since = now
         is_short = self._blind_since is not None and now < self._blind_since + _BLIND_PATIENCE
-        blind = "" if is_short and passes.has_begun else snapshot.blind
+        blind = "" if is_short and picture is not None else snapshot.blind
         waits = self._wants is not None and self._waits(snapshot)
         obstacles = Obstacles(
             replaced=self._replaced,
@@ -423,6 +470,9 @@ class Policy:
             at_work=self.working is not Action.NOTHING,
         )
         phase, reason, ready = judge_phase_and_readiness(passes, obstacles, snapshot, configuration)
+        last, installed = passes.last, self._installed
+        if picture is not None and not passes.failed and not picture.spent:
+            last = (picture.code, last[1])
         self.state = DaemonState(
             mode=configuration.mode,
             phase=phase,
@@ -430,11 +480,11 @@ class Policy:
             reason=reason,
             replaced=self._replaced,
             hold=snapshot.hold,
-            last_exit=passes.last[0],
-            last_seconds=passes.last[1],
-            serves=bool(passes.installed.generation) and not (blind or sick),
-            wanted=passes.wanted if configuration.mode is Mode.INSTALL else "",
-            installed=passes.installed,
+            last_exit=last[0],
+            last_seconds=last[1],
+            serves=bool(installed.generation) and not (blind or sick),
+            wanted=picture.wanted if picture is not None and configuration.mode is Mode.INSTALL else "",
+            installed=Installed() if passes.removed else installed,
             successor="nri" if configuration.rules.successor else "",
             restarts=self._used(),
             **passes.counts,
@@ -461,7 +511,7 @@ class Policy:
 
     def _due(self, now: float) -> float:
         """Return when there may be something to do if nothing happens until then."""
-        times = [now + RESYNC, self._rescue_at, self._settings_at]
+        times = [now + RESYNC, self._rescue_at, self._closer_at]
         times += [*self._passes.moments(now), *self._relay.moments()]
         times += [min(self.restarts) + HOUR + 1.0] if self.restarts else []
         times += [self._starting_since + _KUBELET_PATIENCE] if self._starting_since is not None else []

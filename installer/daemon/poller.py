@@ -1,45 +1,36 @@
-"""What the daemon sees of the host at one instant. It only looks, and decides nothing.
+"""What the daemon sees of the host at one instant: what matters within a second. It only looks.
 
-It is cheap on purpose: stat instead of reading, a few D-Bus properties, one CRI `Version` call to the relay.
-A pass finds out what differs from the desired state; here it only matters whether anything has changed since
-a pass last found nothing to do.
+It is cheap on purpose: a few D-Bus properties, one CRI `Version` call to the relay. What differs from what
+should be, the picture says (`assessor.py`), which takes longer.
 """
 
 from __future__ import annotations
 
 import os
 import re
-import stat
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from operator import attrgetter
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from installer.daemon.agent_watch import AgentWatch
 from installer.daemon.configuration import Configuration
 from installer.daemon.watch import WatchSpec
 from installer.errors import InstallerError, UnservableHostError, is_shortage
 from installer.host.chase import components
-from installer.host.kubelet_files import configuration_files, matching
 from installer.host.kubelet_place import find_place
 from installer.host.ports import Connections, Files, Systemd
 from installer.model import paths
 from installer.model.fleet import FREE, Permission
 from installer.model.hold import PAUSE_FILE, read_hold
-from installer.model.host import ProcessState, UnitDetail, UnitState
+from installer.model.host import ProcessState, UnitState
 from installer.model.limits import ANSWER_SECONDS
 
-Token = tuple[object, ...]
+if TYPE_CHECKING:
+    from installer.node.picture import Picture
+
 _OURS = (*paths.OUR_FILES, paths.PROXY_WANTED)
-# The properties of a unit whose change is worth a pass, and those of a file that any write changes.
-_OF_UNIT: Callable[[UnitState], Token] = attrgetter(
-    *("load_state", "active_state", "unit_file_state", "need_daemon_reload", "invocation_id"),
-    *("loaded_digest", "fragment_path", "drop_in_paths"),
-)
-_WRITTEN: Callable[[os.stat_result], Token] = attrgetter(
-    "st_ino", "st_mode", "st_uid", "st_gid", "st_size", "st_mtime_ns", "st_ctime_ns"
-)
 _SHORT_SILENCE = 2.0  # seconds: the proxy restarts, which is not worth reporting yet
 _SLOW = 0.5  # seconds; slower answers may soon come too late. A relay at rest needs 5 ms
 _RUNTIME_FLAG = re.compile(rb"--runtime-socket=([^\s\0\"']+)")
@@ -48,13 +39,8 @@ _NO_PROXY, _NO_KUBELET = UnitState(paths.PROXY_UNIT), UnitState("kubelet.service
 
 @dataclass(frozen=True, slots=True)
 class PollSnapshot:
-    # These are only compared: another value means a change.
-    settings: Token = ()
-    inputs: Token = ()  # with the settings
-    files: Token = ()
-    units: Token = ()
-    agent: str = ""  # its configuration, which changes nothing on the host by itself
-    # The rest means what it says.
+    picture: Picture | None = None  # the last one; None: there was none yet
+    agent: str = ""  # another value means: its configuration, or the active policy, has changed
     relay: bool = True  # it answers
     answered_in: float = 0.0  # seconds that the relay took for its last answer; 0: none yet
     late: bool = False  # the relay has used up the time for an answer
@@ -76,29 +62,6 @@ class PollSnapshot:
     def is_ours(self) -> bool:
         """Whether the proxy is ours, or at least what has brought kubelet to the relay."""
         return bool(self.proxy.loaded_digest or (self.on_relay and self.kubelet.loaded_digest))
-
-    @property
-    def obstacles(self) -> Token:
-        """What may block a pass. A proxy that keeps crashing changes none of it."""
-        return (self.inputs, self.refusable, self.standing, _OF_UNIT(self.kubelet))
-
-    @property
-    def refusable(self) -> Token:
-        """What a look sees of the causes of a refusal: once it has changed, the pass is tried again."""
-        proxy, kubelet = self.proxy, self.kubelet
-        return (
-            self.files,
-            (proxy.load_state, proxy.drop_in_paths),
-            (kubelet.load_state, kubelet.active_state == "inactive", kubelet.need_daemon_reload),
-        )
-
-    @property
-    def standing(self) -> Token:
-        """What a repair restores of the units and of kubelet's endpoint, and no mere restart changes."""
-        proxy, kubelet = self.proxy, self.kubelet
-        stopped = proxy.active_state in ("inactive", "failed")
-        loaded = (proxy.loaded_digest, kubelet.loaded_digest)
-        return (proxy.load_state, stopped, proxy.unit_file_state, *loaded, self.on_relay)
 
     @property
     def proxy_is_coming(self) -> bool:
@@ -142,8 +105,7 @@ class Poller:
         self._inputs = tuple(inputs)
         self.configuration = configuration
         self._agent = AgentWatch(files)
-        self._base: tuple[str, ...] = ()
-        self._config_directory = ""
+        self.places: tuple[str, ...] = ()  # that the last picture rests on, besides our own files
         self._seen = PollSnapshot()
 
     def heartbeat(self, seconds: float = ANSWER_SECONDS) -> PollSnapshot:
@@ -164,20 +126,14 @@ class Poller:
         try:
             proxy = self._systemd.unit(paths.PROXY_UNIT)
             kubelet = self._systemd.unit(self.configuration.kubelet_unit)
-            detail = self._systemd.detail(kubelet.name) if kubelet.exists else UnitDetail()
-            self._base = self._base_files(kubelet, detail)
         except InstallerError as error:
             blind, unservable = error.message, isinstance(error, UnservableHostError)
         place = find_place(kubelet, self._process(kubelet), self._files, self._connections)
-        on_relay = place.on_relay
         self._seen = PollSnapshot(
-            inputs=tuple(file_token(path) for path in self._inputs),
-            files=tuple((path, self._token(path)) for path in self._watched()),
-            units=(*_OF_UNIT(proxy), *_OF_UNIT(kubelet), on_relay),
             proxy=proxy,
             kubelet=kubelet,
             answered_in=self._seen.answered_in,
-            on_relay=on_relay,
+            on_relay=place.on_relay,
             moves=place.moves,
             hold=self._hold(),
             paused=self._is_there(PAUSE_FILE, follow=False),
@@ -192,13 +148,14 @@ class Poller:
         drop-ins."""
         names: dict[str, set[str]] = {}
         mode = f"{paths.OUR_RUNTIME}/mode.json"
-        for path in (*self._watched(), PAUSE_FILE, *paths.HOLDS, *paths.ENDPOINT_LINKS, mode):
+        drop_ins = self._drop_in_directories()
+        for path in (*_OURS, *self.places, *drop_ins, PAUSE_FILE, *paths.HOLDS, *paths.ENDPOINT_LINKS, mode):
             for directory, name in _way(path):
                 names.setdefault(directory, set()).add(name)
         root, ours = self._files.root, Path("/")
         watch_specs = [WatchSpec(root, directory, frozenset(found)) for directory, found in names.items()]
-        directories = (*self._drop_in_directories(), *filter(None, (self._config_directory,)))
-        watch_specs += [WatchSpec(root, directory) for directory in directories]
+        directories = (path.rstrip("/") for path in self.places if path.endswith("/"))
+        watch_specs += [WatchSpec(root, each) for each in (*drop_ins, *directories)]
         for given in self._inputs:  # a ConfigMap is swapped by the link `..data`
             beside = frozenset((given.name, "..data"))
             watch_specs += [WatchSpec(ours, str(given)), WatchSpec(ours, str(given.parent), beside)]
@@ -208,60 +165,6 @@ class Poller:
         ours = paths.drop_in_directories(self.configuration.drop_in_directory)
         roots = dict.fromkeys((*ours, *paths.CHANGING_UNIT_DIRECTORIES))
         return tuple(f"{root}/{self.configuration.kubelet_unit}.d" for root in roots)
-
-    def _watched(self) -> tuple[str, ...]:
-        """Return our files, kubelet's, and what is in its drop-in directories."""
-        directories = paths.drop_in_directories(self.configuration.drop_in_directory)
-        drop_ins = (paths.drop_in(each, self.configuration.kubelet_unit) for each in directories)
-        in_directories = (
-            f"{directory}/{name}"
-            for directory in self._drop_in_directories()
-            for name in self._names(directory)
-        )
-        return tuple(dict.fromkeys((*_OURS, *drop_ins, *self._base, *in_directories)))
-
-    def _token(self, path: str) -> Token:
-        """Return what any write to the file changes. One that cannot be looked at (a loop of links, a broken
-        disk) must not hide the rest of the host. Raises OSError for lack of descriptors or memory."""
-        try:
-            return _status_token(self._files.status(path))
-        except InstallerError as error:
-            return (error.message,)
-        except OSError as error:
-            if is_shortage(error):
-                raise
-            return (str(error),)
-
-    def _names(self, directory: str) -> tuple[str, ...]:
-        try:
-            return self._files.list(directory)
-        except (InstallerError, OSError):
-            return ()
-
-    def _base_files(self, kubelet: UnitState, detail: UnitDetail) -> tuple[str, ...]:
-        """Return kubelet's unit files, drop-ins, environment files and configuration, without the composed
-        file."""
-        process = self._process(kubelet)
-        directory = process.flag("--config-dir") or ""
-        self._config_directory = directory if directory.startswith("/") else ""
-        environment = [path for name, _ in detail.environment_files for path in self._matching(name)]
-        configured = (process.flag("--config") or "", *self._configured())
-        found = (kubelet.fragment_path, *kubelet.drop_in_paths, *environment, *configured)
-        return tuple(p for p in found if p.startswith("/") and not p.startswith(paths.OUR_RUNTIME))
-
-    def _configured(self) -> tuple[str, ...]:
-        """Return what kubelet reads in its --config-dir."""
-        try:
-            return tuple(configuration_files(self._files, self._config_directory))
-        except (InstallerError, OSError):
-            return ()
-
-    def _matching(self, pattern: str) -> tuple[str, ...]:
-        """Return the matches and the pattern itself: a path that does not exist may appear."""
-        try:
-            return (pattern, *matching(self._files, pattern))
-        except (InstallerError, OSError):
-            return (pattern,)
 
     def _process(self, unit: UnitState) -> ProcessState:
         raw = self._read(f"/proc/{unit.main_pid}/cmdline") if unit.main_pid else b""
@@ -303,34 +206,6 @@ class Poller:
             if is_shortage(error):
                 raise
             return False
-
-
-def _status_token(status: os.stat_result | None) -> Token:
-    """Return what any write changes; of a directory only its identity, because others also write there."""
-    if status is None:
-        return ()
-    if stat.S_ISDIR(status.st_mode):
-        return (status.st_dev, status.st_ino, status.st_mode)
-    return _WRITTEN(status)
-
-
-def file_token(path: Path) -> Token:
-    """Return what changes with a file, or with the files of a directory. Links are followed, because a
-    ConfigMap is swapped by a link. Nothing is opened: a FIFO would wait for its other end."""
-    try:
-        if not path.is_dir():
-            return _followed(path)
-        names = sorted(name for name in os.listdir(path) if not name.startswith(".."))
-        return tuple((name, _followed(path / name)) for name in names)
-    except OSError:
-        return ()
-
-
-def _followed(path: Path) -> Token:
-    try:
-        return _status_token(path.stat())
-    except OSError:
-        return ()
 
 
 def _way(path: str) -> Iterable[tuple[str, str]]:

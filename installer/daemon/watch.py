@@ -113,6 +113,11 @@ class EventLoop:
         timer.source.attach(None)
         return timer
 
+    def soon(self, call: Callable[[], None]) -> None:
+        """Call once, from the main loop. For other threads."""
+        guarded = self.guarded(call, None)
+        GLib.idle_add(lambda: bool(guarded()), priority=GLib.PRIORITY_DEFAULT)
+
     def on_signal(self, number: int, call: Callable[[], None]) -> None:
         guarded = self.guarded(call, None)
         GLib.unix_signal_add(GLib.PRIORITY_HIGH, number, lambda: not guarded())

@@ -15,6 +15,7 @@ from installer.host.ports import KnownDigest, Validator
 from installer.inputs.configs import Configs, find_agent_faults, load_configs, validate_with_binary
 from installer.inputs.payload import Payload, load_payload, verify_payload
 from installer.inputs.settings import Settings
+from installer.model.fleet import AskFirst
 from installer.model.names import Mode
 from installer.model.paths import BINARY
 from installer.model.plan import Changes
@@ -39,9 +40,7 @@ class Request:
     despite_pause: bool = False  # act even on a paused node
     take_over: bool = False  # take over an installation of cri-resmgr from another installer
     restarts_left: float = math.inf  # begin nothing that would restart kubelet more often
-    # Begin nothing that restarts kubelet ("restarts"), nor a generation that was not verified on this host
-    # yet ("all"), without a permit; report what is planned instead.
-    ask_first: str = ""
+    ask_first: AskFirst = AskFirst.NOTHING  # report what is planned, and needs a permit, instead
     begins: str | None = None  # the only generation that may begin without a permit; None: any
     unattended: bool = False  # no person watches the run, so a person's hold stays
     asked: Mapping[str, str] = field(default_factory=dict)  # the options to remember

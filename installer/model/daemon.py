@@ -49,6 +49,9 @@ class Installed:
     policy_source: str = ""  # whose configuration asks for it
 
 
+NOTHING_INSTALLED = Installed()
+
+
 @dataclass(frozen=True, slots=True)
 class DaemonState:
     mode: Mode

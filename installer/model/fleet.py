@@ -6,6 +6,7 @@ The decisions over a whole fleet are in `installer/cluster`; the daemon at rest 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
 
 from installer.model.window import Window
 
@@ -32,6 +33,14 @@ class PlannedWork:
     begins: bool = False  # the generation was not verified on this node before
     soaks: bool = False  # kubelet restarts, or another version or policy comes: canaries are watched
     removes: bool = False  # cri-resmgr
+
+
+class AskFirst(StrEnum):
+    """What a run must not begin without a permit."""
+
+    NOTHING = ""
+    RESTARTS = "restarts"  # of kubelet
+    ALL = "all"  # planned work: also a generation that was not verified on this host yet
 
 
 NO_WORK = PlannedWork("")

@@ -31,6 +31,7 @@ from installer.model.event import KUBELET_RESTART, Emit, Event
 from installer.model.host import Part, RunningContainer, UnitState
 from installer.model.limits import JOB_SLACK, PROXY_SETTLE, RELOAD, Limits, answer_seconds
 from installer.model.plan import Plan, Step, StepKind
+from installer.model.result import Tally
 from installer.node.adoption import (
     adopt,
     announce_start,
@@ -73,13 +74,15 @@ _AGAIN = 2  # starts of the proxy because it does not know a pod
 _STOP_TIMEOUT = 20.0  # seconds; the unit's own TimeoutStopSec is far below
 
 
-def apply_plan(plan: Plan, host: Host, limits: Limits, emit: Emit, progress: Progress) -> None:
+def apply_plan(
+    plan: Plan, host: Host, limits: Limits, emit: Emit, progress: Progress, tally: Tally | None = None
+) -> None:
     """Carry out every step in order.
 
     Raises StepFailedError that names what failed (the journal of `progress.failed_unit` tells more), and
     InterruptedRunError and KubeletKeptError between two steps.
     """
-    worker = _Worker(plan, host, limits, emit, progress)
+    worker = _Worker(plan, host, limits, emit, progress, tally or Tally())
     try:
         worker.run()
     except StepFailedError:
@@ -88,10 +91,12 @@ def apply_plan(plan: Plan, host: Host, limits: Limits, emit: Emit, progress: Pro
 
 
 class _Worker:
-    def __init__(self, plan: Plan, host: Host, limits: Limits, emit: Emit, progress: Progress) -> None:
+    def __init__(
+        self, plan: Plan, host: Host, limits: Limits, emit: Emit, progress: Progress, tally: Tally
+    ) -> None:
         self._plan = plan
         self._steps = plan.steps  # the remaining ones
-        self._emit = emit
+        self._emit, self._tally = emit, tally
         self._host = host
         self._limits = limits
         self._progress = progress
@@ -152,6 +157,7 @@ class _Worker:
         following = self._do(step)
         seconds = round(clock.monotonic() - started, 3)
         self._emit(Event("step.done", step.describe, {"step": kind, "seconds": seconds}))
+        self._tally.count()
         return following
 
     def _do(self, step: Step) -> Iterable[Step]:
@@ -265,6 +271,7 @@ class _Worker:
         progress.moved_kubelet = True
         progress.restarts_left -= 1
         self._emit(Event(KUBELET_RESTART, f"restarting {step.target}"))
+        self._tally.count(restarts=1)
         self._start(step, self._limits.guard + self._limits.kubelet_start + JOB_SLACK, at_once=at_once)
         return ()
 

@@ -7,6 +7,7 @@ first write: a change may delete the program's own files, and the rollback needs
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from installer.errors import (
     InterruptedRunError,
@@ -19,7 +20,6 @@ from installer.errors import (
 from installer.inputs.load import Inputs, Request
 from installer.inputs.payload import Payload
 from installer.model.event import Event
-from installer.model.fleet import PlannedWork
 from installer.model.host import HostSnapshot
 from installer.model.names import Mode
 from installer.model.plan import Assessment, Plan, StepKind
@@ -27,7 +27,7 @@ from installer.node.converge import converge, emit_kept, limits_of
 from installer.node.failure_report import capture, diagnose
 from installer.node.history import describe_end, entry_of, write_entry
 from installer.node.ownership import RecordStore
-from installer.node.preconditions import check_allowed, stop_without_permit
+from installer.node.preconditions import check_allowed, repair_work, stop_without_permit
 from installer.node.record import RecordStatus, takes_over
 from installer.node.rollback import roll_back
 from installer.node.run import Progress, Run
@@ -52,11 +52,11 @@ def carry_out(assessment: Assessment, inputs: Inputs, run: Run) -> HostSnapshot:
 def repair(request: Request, keeping: Assessment, run: Run) -> None:
     """The same for the last good generation. Raises KubeletKeptError."""
     check_allowed(request, keeping)
-    work = PlannedWork("good", restarts_kubelet=keeping.plan.restarts_kubelet)
-    stop_without_permit(request, work, run.emit)
+    stop_without_permit(request, repair_work(keeping), run.emit)
     after = _converge_or_roll_back(keeping, request, run)
     _close_installed(keeping.plan, after, run)
     run.emit(Event("good.repaired", "the last good generation was repaired"))
+    run.tally.result = replace(run.tally.result, changed=True)
 
 
 def _converge_or_roll_back(assessment: Assessment, request: Request, run: Run) -> HostSnapshot:

@@ -74,7 +74,7 @@ def converge(
     if plan.steps and plan.parts:
         judged = plan.restarts_kubelet and bool(limits.healthz_url)
         _claim(plan, snapshot, run, owes_health=plan.desired.kubelet is not None and (healthy or judged))
-    apply_plan(plan, run.host, limits, run.emit, progress)
+    apply_plan(plan, run.host, limits, run.emit, progress, run.tally)
     after = _verify(plan, snapshot, run, progress) if plan.parts else snapshot
     if healthy and after.kubelet.unwell:
         before = after if progress.moved_kubelet else snapshot

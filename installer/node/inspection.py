@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from installer.errors import InvalidInputError, UnservableHostError, failed_on_disk
 from installer.host.ports import Files, Host
@@ -13,12 +13,13 @@ from installer.inputs.load import Inputs, Request, load_inputs
 from installer.inputs.reading import is_roots_own
 from installer.inputs.settings import Settings
 from installer.model import paths
-from installer.model.event import Emit
+from installer.model.event import Emit, silent
 from installer.model.hold import is_operators
 from installer.model.host import HostSnapshot
 from installer.model.names import Mode
 from installer.model.plan import Assessment, Desired, Finding
 from installer.model.proxy import DEFAULT_FALLBACK
+from installer.model.result import Tally
 from installer.node.assess import assess, needs_probe, probed_endpoint
 from installer.node.header import without_header
 from installer.node.kept import good_desired, lost_files
@@ -29,8 +30,19 @@ from installer.node.run import Run
 from installer.node.snapshot import kubelet_root, read_machine, take_snapshot, with_probe
 
 
-def assess_host(request: Request, host: Host, emit: Emit) -> tuple[Run, Inputs, Assessment]:
-    """What a run would do, and what it would be carried out with. Touches nothing.
+@dataclass(frozen=True, slots=True)
+class Inspection:
+    """What a run would do, and what it would be carried out with."""
+
+    run: Run
+    inputs: Inputs
+    assessment: Assessment
+
+
+def assess_host(
+    request: Request, host: Host, emit: Emit = silent, tally: Tally | None = None, *, probes: bool = True
+) -> Inspection:
+    """What a run would do. Touches nothing. Without `probes`, what only a change needs is not read.
 
     Raises InvalidInputError, UnservableHostError.
     """
@@ -64,13 +76,13 @@ def assess_host(request: Request, host: Host, emit: Emit) -> tuple[Run, Inputs, 
             # The inputs cannot be compared, because kubelet cannot be served now.
             desired = good_desired(store.record, host.files) or Desired()
             assessment = assess(inputs, snapshot, store.record, store.status, nonce, desired, noted)
-        if needs_probe(assessment) and (desired is None or desired.files):
+        if probes and needs_probe(assessment) and (desired is None or desired.files):
             snapshot = with_probe(snapshot, host, assessment.plan, probed_endpoint(assessment))
             assessment = assess(inputs, snapshot, store.record, store.status, nonce, desired, noted)
     except OSError as error:
         failure = failed_on_disk("the host could not be read", error)
         raise UnservableHostError(failure.message, f"{failure.hint}; nothing was touched") from error
-    return Run(host, store, request.settings, emit), inputs, assessment
+    return Inspection(Run(host, store, request.settings, emit, tally or Tally()), inputs, assessment)
 
 
 def _with_moved_kubelet(request: Request, record: Record, files: Files) -> Settings:
@@ -92,15 +104,17 @@ def _drop_ins(files: Files) -> Iterator[str]:
                 yield path
 
 
-def assess_good(request: Request, host: Host, emit: Emit) -> tuple[Run, Assessment] | None:
+def assess_good(
+    request: Request, host: Host, emit: Emit = silent, tally: Tally | None = None, *, probes: bool = True
+) -> Inspection | None:
     """What would repair the last good generation. None if there is none, if its content is lost, or if a
     person holds kubelet."""
     asked = replace(request, payload=None, configs=None, inspect=True, take_over=False)
-    run, _, good = assess_host(asked, host, emit)
-    record, snapshot = run.store.record, good.snapshot
+    found = assess_host(asked, host, emit, tally, probes=probes)
+    record, snapshot = found.run.store.record, found.assessment.snapshot
     held = is_operators(snapshot.hold)
     lost = record.good is None or lost_files(record, snapshot)
-    return None if held or lost else (run, good)
+    return None if held or lost else found
 
 
 def _consider_earlier(

@@ -191,31 +191,26 @@ class _Builder:
     def _forward(
         self, part: Part, unit: UnitChange | None, before_start: tuple[Step, ...] = ()
     ) -> Iterable[Step]:
-        """Files, reload and the carrier last, by the law above. `before_start` precedes the
-        carrier: if the run ends there, a start by anyone else has another generation, and the next run redoes
-        it."""
+        """The write law, in the order of its lines (docs/architecture.md). If the run ends during
+        `before_start`, a start by anyone else has another generation, and the next run redoes it."""
         changed = [change for change in self._files(part) if not _repairs_base(change)]
+        others = [change for change in changed if not _carries(change)]
+        owed = self._changes.restarts(part) and bool(changed)  # else nothing has to be told from before
         carriers = [file for file in self._desired.files if file.part is part and file.generation_carrier]
-        restarts = self._changes.restarts(part)
-        others = [c for c in changed if not (isinstance(c.after, DesiredFile) and c.after.generation_carrier)]
-        late = restarts and bool(changed)
-        if late and others:
-            for carrier in carriers:
-                yield Step(StepKind.MARK_PENDING, carrier.path, part, self._as_pending(carrier))
-        for change in others:
-            yield _file_step(change)
-        if not late:
-            for change in changed:
-                if change not in others:
-                    yield _file_step(change)
+        # 1. The carriers say that a restart is due.
+        for carrier in carriers if owed and others else ():
+            yield Step(StepKind.MARK_PENDING, carrier.path, part, self._as_pending(carrier))
+        # 2. All other files.
+        yield from map(_file_step, others if owed else (*others, *filter(_carries, changed)))
+        # 3. The daemon-reload.
         if unit is not None and unit.daemon_reload:
             yield Step(StepKind.DAEMON_RELOAD, "", part)
             if part is Part.KUBELET:
                 yield Step(StepKind.CHECK_EFFECTIVE, unit.name, part)
         yield from before_start
-        if late:
-            for carrier in carriers:
-                yield Step(StepKind.WRITE, carrier.path, part, carrier)
+        # 4. The carriers' real digest: the last write before the restart.
+        for carrier in carriers if owed else ():
+            yield Step(StepKind.WRITE, carrier.path, part, carrier)
 
     def _as_pending(self, carrier: DesiredFile) -> DesiredFile:
         assert isinstance(carrier.content, bytes)
@@ -271,6 +266,10 @@ def _repairs_base(change: FileChange) -> bool:
     """Whether a takeover restores the runtime's endpoint in kubelet's own file."""
     ours = change.path == paths.KUBELET_ENVIRONMENT or change.path.endswith(f"/{paths.DROP_IN_NAME}")
     return change.part is Part.KUBELET and change.verb is Verb.RESTORE and not ours
+
+
+def _carries(change: FileChange) -> bool:
+    return isinstance(change.after, DesiredFile) and change.after.generation_carrier
 
 
 def _file_step(change: FileChange) -> Step:

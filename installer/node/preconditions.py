@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import asdict
-from typing import TYPE_CHECKING
 
 from installer.errors import InstallerError, KubeletKeptError, RolledBackError, UnservableHostError
 from installer.inputs.load import Inputs, Request, check_inputs
 from installer.inputs.policy import policy_of
 from installer.model import paths
 from installer.model.event import Emit, Event
+from installer.model.fleet import REMOVAL, AskFirst, PlannedWork
 from installer.model.hold import is_operators
 from installer.model.host import HostSnapshot
 from installer.model.names import Mode
@@ -18,9 +18,6 @@ from installer.model.plan import Assessment, Finding, Plan, StepKind
 from installer.node.desired import fleet_generation
 from installer.node.record import Record, is_open, is_proven
 from installer.node.run import Run
-
-if TYPE_CHECKING:
-    from installer.model.fleet import PlannedWork
 
 UNTOUCHED = "nothing was touched"
 
@@ -30,14 +27,34 @@ def check_run(inputs: Inputs, assessment: Assessment, run: Run) -> None:
     then the payload's own program, and last the permit, which must not be held in vain."""
     request, plan, record = inputs.request, assessment.plan, run.store.record
     check_pause(request, assessment.snapshot)
-    _refuse(plan)
-    if plan.steps and assessment.remembered_failure and not request.retry:
-        raise _not_tried_again(assessment, inputs)
+    check_worth(inputs, assessment)
     emit_warnings(plan.warnings, run.emit)
     if plan.steps:
         check_allowed(request, assessment)
         check_inputs(inputs, plan.changes, run.host.validator, proven=is_proven(record, plan.desired))
-        stop_without_permit(request, _planned_work(inputs, assessment, record), run.emit)
+        stop_without_permit(request, planned_work(inputs, assessment, record), run.emit)
+
+
+def check_worth(inputs: Inputs, assessment: Assessment) -> None:
+    """Whether the plan may be tried at all: raises UnservableHostError if it is refused, and RolledBackError
+    if it failed here before."""
+    plan = assessment.plan
+    refuse(plan)
+    if plan.steps and assessment.remembered_failure and not inputs.request.retry:
+        message = f"this generation failed on this host and is not retried: {assessment.remembered_failure}"
+        hint = (
+            "change an input (configs, payload, settings of proxy or kubelet), "
+            "or run `cri-resmgr-installer install --retry`"
+        )
+        raise RolledBackError(message, hint, True, fleet_generation(inputs))
+
+
+def refuse(plan: Plan) -> None:
+    """Raises UnservableHostError if preflight refuses the plan."""
+    if plan.refusals:
+        lines = [f"{f.message} [{f.code}]" + (f" ({f.hint})" if f.hint else "") for f in plan.refusals]
+        codes = [finding.code for finding in plan.refusals]
+        raise UnservableHostError("\n".join(lines), UNTOUCHED, lines, codes)
 
 
 def emit_warnings(findings: Iterable[Finding], emit: Emit) -> None:
@@ -50,22 +67,6 @@ def check_pause(request: Request, snapshot: HostSnapshot) -> None:
     if snapshot.pause and not request.despite_pause:
         hint = f"someone may be working on it; --despite-pause proceeds anyway; {UNTOUCHED}"
         raise UnservableHostError(f"this node is paused: {snapshot.pause}", hint)
-
-
-def _refuse(plan: Plan) -> None:
-    if plan.refusals:
-        lines = [f"{f.message} [{f.code}]" + (f" ({f.hint})" if f.hint else "") for f in plan.refusals]
-        codes = [finding.code for finding in plan.refusals]
-        raise UnservableHostError("\n".join(lines), UNTOUCHED, lines, codes)
-
-
-def _not_tried_again(assessment: Assessment, inputs: Inputs) -> RolledBackError:
-    message = f"this generation failed on this host and is not retried: {assessment.remembered_failure}"
-    hint = (
-        "change an input (configs, payload, settings of proxy or kubelet), "
-        "or run `cri-resmgr-installer install --retry`"
-    )
-    return RolledBackError(message, hint, True, fleet_generation(inputs))
 
 
 def is_remembered(error: InstallerError) -> bool:
@@ -87,10 +88,8 @@ def check_allowed(request: Request, assessment: Assessment) -> None:
         raise KubeletKeptError(why, UNTOUCHED)
 
 
-def _planned_work(inputs: Inputs, assessment: Assessment, record: Record) -> PlannedWork:
+def planned_work(inputs: Inputs, assessment: Assessment, record: Record) -> PlannedWork:
     """What the plan means for a fleet: whether kubelet restarts, and whether a generation begins."""
-    from installer.model.fleet import REMOVAL, PlannedWork  # late: most runs have nothing to do
-
     plan, in_force = assessment.plan, assessment.policy
     restarts = plan.restarts_kubelet
     if plan.mode is Mode.REMOVE:
@@ -109,9 +108,16 @@ def _planned_work(inputs: Inputs, assessment: Assessment, record: Record) -> Pla
     )
 
 
+def repair_work(good: Assessment) -> PlannedWork:
+    """What a repair of the last good generation means for a fleet."""
+    return PlannedWork("good", restarts_kubelet=good.plan.restarts_kubelet)
+
+
 def stop_without_permit(request: Request, work: PlannedWork, emit: Emit) -> None:
     """Report what is planned, and raise KubeletKeptError if it needs a permit."""
-    asks_to_begin = request.ask_first == "all" or request.begins not in (None, work.generation)
+    asks_to_begin = request.ask_first is AskFirst.ALL or request.begins not in (None, work.generation)
     if (work.restarts_kubelet and request.ask_first) or (work.begins and asks_to_begin):
         emit(Event("planned", "this pass has to wait for a permit", asdict(work)))
-        raise KubeletKeptError("planned work waits for a permit", UNTOUCHED)
+        error = KubeletKeptError("planned work waits for a permit", UNTOUCHED)
+        error.planned = work
+        raise error

@@ -14,13 +14,14 @@ from installer.errors import (
     UnservableHostError,
 )
 from installer.host.ports import Host
-from installer.inputs.load import Inputs, Request
+from installer.inputs.load import Request
 from installer.inputs.policy import policy_in_force
 from installer.model import paths
-from installer.model.event import Emit, Event, silent
+from installer.model.event import Emit, Event
 from installer.model.host import HostSnapshot
 from installer.model.names import Mode
 from installer.model.plan import AS_GOOD, Assessment, Changes, Finding, warning
+from installer.model.result import RunResult, Tally
 from installer.node.assess import AGENT_POLICY, WEIGHT_TAKEN
 from installer.node.desired import fleet_generation
 from installer.node.inspection import assess_good, assess_host
@@ -29,43 +30,54 @@ from installer.node.preflight import SUCCESSOR_NOT_READY
 from installer.node.preflight_proxy import check_placed
 from installer.node.record import HEALTH_OWED, is_open
 from installer.node.run import Run
-from installer.node.unattended import KEPT, explained, keep_good, named
+from installer.node.unattended import KEPT, keep_good
 
 
-def reconcile(request: Request, host: Host, emit: Emit) -> bool:
-    """Converge the host, once, under its lock. Return whether anything was changed.
+def reconcile(request: Request, host: Host, emit: Emit, tally: Tally | None = None) -> RunResult:
+    """Converge the host, once, under its lock. Return what the run has done; `tally` also says it after a
+    failure.
 
     Raises InvalidInputError and UnservableHostError with nothing touched, RolledBackError with the previous
     state in place, RollbackFailedError, BusyHostError, InterruptedRunError.
     """
-    with host.lock(), explained(request, host) as asked:
+    tally = tally or Tally()
+    with host.lock():
         try:
             _seal_runtime_directory(host, emit)
-            run, inputs, assessment = assess_host(request, host, emit)
-            asked.append(inputs)
+            found = assess_host(request, host, emit, tally)
+            run, inputs, assessment = found.run, found.inputs, found.assessment
+            tally.result = replace(tally.result, fleet_generation=fleet_generation(inputs))
             check_run(inputs, assessment, run)
         except KubeletKeptError as error:
             with suppress(InstallerError):  # a repair that fails keeps no node from asking for its permit
-                keep_good(error, request, host, emit)
+                keep_good(error, request, host, emit, tally)
             raise
         except (InvalidInputError, UnservableHostError, RolledBackError) as error:
-            keep_good(error, request, host, emit)
+            keep_good(error, request, host, emit, tally)
             raise
         plan, after = assessment.plan, assessment.snapshot
         if assessment.as_installed:
             emit(Event("good.asked", f"{AS_GOOD}: {assessment.describe_installed}"))
-        if plan.steps or _is_to_be_closed(assessment, run):
+        if plan.steps or is_to_be_closed(assessment, run):
             from installer.node.carry_out import carry_out  # late: most runs have nothing to do
 
             after = carry_out(assessment, inputs, run)
         _warn_unlabelled(run)
-        _warn_of_health(assessment, after, emit)
+        warn_of_health(assessment, after, emit)
         unplaced = tuple(check_placed(after))
         if plan.steps:
             emit_warnings(unplaced, emit)
-        unready = tuple(each for each in plan.warnings if each.code in (SUCCESSOR_NOT_READY, AGENT_POLICY))
-        emit(_converged(assessment, after, inputs, unplaced + unready))
-        return bool(plan.steps)
+        done = replace(
+            tally.result,
+            code=0,
+            ended=True,
+            changed=bool(plan.steps),
+            generation=plan.desired.generation,
+            remarks=remarks_of(assessment, unplaced),
+        )
+        emit(_converged(done, assessment, after))
+        tally.result = done
+        return done
 
 
 def inspect(request: Request, host: Host) -> Assessment:
@@ -74,7 +86,7 @@ def inspect(request: Request, host: Host) -> Assessment:
 
     Raises InvalidInputError, UnservableHostError.
     """
-    return _beside(assess_host(request, host, silent)[2], host)
+    return _beside(assess_host(request, host).assessment, host)
 
 
 def preview(request: Request, host: Host) -> tuple[Assessment, InstallerError | None]:
@@ -84,17 +96,17 @@ def preview(request: Request, host: Host) -> tuple[Assessment, InstallerError | 
 
     Raises InvalidInputError and UnservableHostError if there is no plan to show.
     """
-    run, inputs, assessment = assess_host(request, host, silent)
-    assessment = _beside(assessment, host)
+    found = assess_host(request, host)
+    assessment = _beside(found.assessment, host)
     try:
-        check_run(inputs, assessment, run)
+        check_run(found.inputs, assessment, found.run)
     except InstallerError as error:
         if assessment.plan.refusals:
             return assessment, None
         if is_remembered(error):
-            kept = assess_good(request, host, silent)
+            kept = assess_good(request, host)
             nothing = replace(assessment.plan, changes=Changes(), steps=(), resets=())
-            assessment = kept[1] if kept else replace(assessment, plan=nothing, payload_version="")
+            assessment = kept.assessment if kept else replace(assessment, plan=nothing, payload_version="")
             if kept:
                 error.hint = f"{KEPT}: {error.hint}"
         return assessment, error
@@ -127,7 +139,7 @@ def _seal_runtime_directory(host: Host, emit: Emit) -> None:
         emit(Event("warning", message, {"code": "directory-exposed"}))
 
 
-def _is_to_be_closed(assessment: Assessment, run: Run) -> bool:
+def is_to_be_closed(assessment: Assessment, run: Run) -> bool:
     """Whether a run that changes nothing on the host has to write its end into the record."""
     plan, snapshot = assessment.plan, assessment.snapshot
     reduced = any(finding.code == WEIGHT_TAKEN for finding in plan.findings)
@@ -148,7 +160,7 @@ def _warn_unlabelled(run: Run) -> None:
         run.emit(Event("warning", message, {"code": "selinux-label", "hint": hint, "files": unlabelled}))
 
 
-def _warn_of_health(assessment: Assessment, after: HostSnapshot, emit: Emit) -> None:
+def warn_of_health(assessment: Assessment, after: HostSnapshot, emit: Emit) -> None:
     unit = after.kubelet.unit.name
     if after.kubelet.unwell:
         changed = bool(assessment.plan.steps)
@@ -162,16 +174,21 @@ def _warn_of_health(assessment: Assessment, after: HostSnapshot, emit: Emit) -> 
         emit(Event("warning", message, {"code": "healthz-foreign", "hint": hint}))
 
 
-def _converged(
-    assessment: Assessment, after: HostSnapshot, inputs: Inputs, remarks: Iterable[Finding]
-) -> Event:
-    changed = bool(assessment.plan.steps)
+def remarks_of(assessment: Assessment, unplaced: Iterable[Finding]) -> str:
+    """What a person should know of a host on which nothing differs, and what to do."""
+    unready = (each for each in assessment.plan.warnings if each.code in (SUCCESSOR_NOT_READY, AGENT_POLICY))
+    return "; ".join(f"{each.message}: {each.hint}" for each in (*unplaced, *unready))
+
+
+def _converged(done: RunResult, assessment: Assessment, after: HostSnapshot) -> Event:
+    policy = policy_in_force(after)
     data = {
-        "changed": changed,
-        "generation": assessment.plan.desired.generation,
+        "changed": done.changed,
+        "generation": done.generation,
         "payloadVersion": assessment.payload_version,
-        "fleetGeneration": fleet_generation(inputs),
-        "remarks": "; ".join(f"{each.message}: {each.hint}" for each in remarks),
-        **named(policy_in_force(after)),
+        "fleetGeneration": done.fleet_generation,
+        "remarks": done.remarks,
+        "policy": policy.name if policy else "",
+        "policySource": policy.source.value if policy else "",
     }
-    return Event("converged", "done" if changed else "nothing to do", data)
+    return Event("converged", "done" if done.changed else "nothing to do", data)

@@ -12,6 +12,7 @@ from installer.inputs.settings import Settings
 from installer.model import paths
 from installer.model.event import Emit, Event
 from installer.model.proxy import WHILE_HANGING
+from installer.model.result import Tally
 from installer.node.adoption import set_aside_cache
 from installer.node.converge import build_limits, converge
 from installer.node.failure_report import capture_units, diagnose
@@ -26,7 +27,9 @@ from installer.node.snapshot import read_units
 _RESTART = 7.0  # seconds that a restart of the proxy may take: kubelet may be hanging on it
 
 
-def hold_kubelet(settings: Settings, host: Host, emit: Emit, reason: str, *, restart: bool) -> None:
+def hold_kubelet(
+    settings: Settings, host: Host, emit: Emit, reason: str, tally: Tally | None = None, *, restart: bool
+) -> None:
     """Hold kubelet on its base endpoint from its next start on, and from now on if it can be moved or, with
     `restart`, if it uses the relay. Does not read the record, which may be on a broken disk. Raises
     BusyHostError, InterruptedRunError, and RollbackFailedError if kubelet does not become healthy."""
@@ -40,7 +43,8 @@ def hold_kubelet(settings: Settings, host: Host, emit: Emit, reason: str, *, res
         found = capture_units(host, plan.kubelet_unit)
         limits = rescue_limits(build_limits(settings, WHILE_HANGING))
         try:
-            converge(plan, units, Run(host, RecordStore(host.files), settings, emit), limits, Progress())
+            run = Run(host, RecordStore(host.files), settings, emit, tally or Tally())
+            converge(plan, units, run, limits, Progress())
         except InterruptedRunError as error:  # kubelet may be on its way
             write_entry(host.journal, entry_of_hold(reason, describe_end(error), moved=moves))
             raise

@@ -77,6 +77,7 @@ def roll_back(
     journal = last_lines(unit, run.host.journal, progress.journal_from)
     message = f"failed: {failure.message}; rolling back"
     run.emit(Event("rollback.started", message, {"reason": failure.message}))
+    run.tally.count(rolls_back=True)
     target, back, kept = Desired(), Progress(restarts_left=progress.restarts_left), ""
     try:
         target = good_desired(run.store.record, run.host.files) or Desired()

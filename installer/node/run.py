@@ -9,6 +9,7 @@ from installer.host.ports import Host
 from installer.inputs.settings import Settings
 from installer.model.event import Emit
 from installer.model.host import Part, UnitState
+from installer.model.result import Tally
 from installer.node.ownership import RecordStore
 
 DAEMON = "the daemon"
@@ -23,6 +24,7 @@ class Run:
     store: RecordStore
     settings: Settings
     emit: Emit
+    tally: Tally = field(default_factory=Tally)
 
 
 @dataclass(slots=True)

@@ -1,34 +1,26 @@
-"""For runs that nobody watches: repair the last good generation even if a new one is refused, and add to the
-error what is installed nevertheless.
-"""
+"""For runs that nobody watches: repair the last good generation even if a new one is refused."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from dataclasses import replace
 
-from installer.errors import InstallerError, InterruptedRunError, KubeletKeptError
+from installer.errors import InstallerError, KubeletKeptError
 from installer.host.ports import Host
-from installer.inputs.load import Inputs, Request
-from installer.inputs.policy import policy_in_force
+from installer.inputs.load import Request
 from installer.model.event import Emit, Event
 from installer.model.host import Part
 from installer.model.names import Mode
 from installer.model.plan import Assessment
-from installer.model.proxy import PolicyInForce
-from installer.node.desired import fleet_generation
+from installer.model.result import Tally
 from installer.node.inspection import assess_good
 from installer.node.preconditions import UNTOUCHED, check_pause, is_remembered
 from installer.node.preflight import PENDING
-from installer.node.record import load_record, takes_over
-from installer.node.snapshot import read_machine, take_snapshot
 
 KEPT = "the last good generation stays in place meanwhile"
 _REPAIRED = "the last good generation was repaired, and nothing else was touched"
 
 
-def keep_good(error: InstallerError, request: Request, host: Host, emit: Emit) -> None:
+def keep_good(error: InstallerError, request: Request, host: Host, emit: Emit, tally: Tally) -> None:
     """Repair the last good generation, which `error` does not concern: in an unattended run, and while a
     failed generation is not retried. While planned work waits, what restarts kubelet waits as well, unless
     it may be restarted. The hint of `error` then says so.
@@ -38,26 +30,32 @@ def keep_good(error: InstallerError, request: Request, host: Host, emit: Emit) -
     remembered, waits = is_remembered(error), isinstance(error, KubeletKeptError)
     if request.mode is Mode.REMOVE or not (request.unattended or remembered):
         return
-    found = assess_good(request, host, emit)
+    found = assess_good(request, host, emit, tally)
     if found is None:
         return
-    run, good = found
     if remembered:
         error.hint = f"{KEPT}: {error.hint}"
-    waits_too = waits and request.ask_first and good.plan.restarts_kubelet
-    if good.plan.refusals and (repairable := _without_kubelet(good)):
-        good = repairable
-    if not good.plan.steps or good.plan.refusals or waits_too:
+    repair_of = find_repair(found.assessment, asks_first=waits and bool(request.ask_first))
+    if repair_of is None:
         return
-    check_pause(request, good.snapshot)
+    check_pause(request, repair_of.snapshot)
     if not (remembered or waits):
         emit(Event("warning", f"refused: {error.message}", {"code": "refused", "hint": ""}))
     from installer.node.carry_out import repair
 
-    repair(request, good, run)
+    repair(request, repair_of, found.run)
     if not remembered:
         hint = error.hint.removesuffix(UNTOUCHED).removesuffix("; ")
         error.hint = f"{hint}; {_REPAIRED}" if hint else _REPAIRED
+
+
+def find_repair(good: Assessment, *, asks_first: bool) -> Assessment | None:
+    """What a repair of the last good generation would do; None if there is nothing that it may do.
+    `asks_first`: a restart of kubelet has to wait."""
+    if good.plan.refusals:
+        good = _without_kubelet(good) or good
+    waits = asks_first and good.plan.restarts_kubelet
+    return None if waits or good.plan.refusals or not good.plan.steps else good
 
 
 def _without_kubelet(good: Assessment) -> Assessment | None:
@@ -74,36 +72,3 @@ def _without_kubelet(good: Assessment) -> Assessment | None:
     steps = tuple(step for step in plan.steps if step.part is Part.PROXY)
     alone = replace(plan, changes=changes, steps=steps, findings=plan.warnings, parts=frozenset({Part.PROXY}))
     return replace(good, plan=alone)
-
-
-@contextmanager
-def explained(request: Request, host: Host) -> Iterator[list[Inputs]]:
-    """Add to the error of an unattended run what is still installed, by reading the host again, and the
-    generation that was asked for: that of the yielded list's last element, if it has one."""
-    asked = list[Inputs]()
-    try:
-        yield asked
-    except InstallerError as error:
-        if request.unattended and not isinstance(error, InterruptedRunError):
-            error.fleet_generation = fleet_generation(asked[-1]) if asked else ""
-            with suppress(InstallerError, OSError):
-                error.installed = _installed(request, host)
-        raise
-
-
-def _installed(request: Request, host: Host) -> dict[str, str]:
-    """Empty if no generation is good. Raises InstallerError and OSError."""
-    machine = read_machine(host)
-    record = load_record(host.files, machine.machine_id, machine.hostname).record
-    if record.good is None or takes_over(record):
-        return {}
-    policy = policy_in_force(take_snapshot(host, machine, request.settings, record))
-    return {"generation": record.good.generation} | named(policy)
-
-
-def named(policy: PolicyInForce | None) -> dict[str, str]:
-    """For an event's data."""
-    return {
-        "policy": policy.name if policy else "",
-        "policySource": policy.source.value if policy else "",
-    }

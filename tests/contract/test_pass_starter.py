@@ -10,11 +10,10 @@ from pathlib import Path
 import pytest
 
 from installer.cli import main, passes
-from installer.daemon.configuration import Command
 from installer.daemon.decision import Action, Order
-from installer.daemon.pass_starter import PassStarter, read_settings
+from installer.daemon.pass_starter import PassStarter
 from installer.daemon.transient import UNKNOWN_END, TransientService
-from installer.errors import InstallerError, InvalidInputError, SystemdError
+from installer.errors import SystemdError
 from installer.host.bus import TIMEOUT, SystemBus
 from installer.host.files import RootedFiles
 from installer.inputs.load import Request
@@ -104,32 +103,6 @@ def test_a_pass_that_systemd_may_start_late_is_followed_instead_of_a_second_one(
     assert (scene.lines, scene.ends, run.outlives_us, warnings) == ([], [5], True, [])
 
 
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [
-        ("proxy: {deadSeconds: 33}", ""),
-        ("mode: away\nfoo: 1", "mode: must be 'install' or 'remove'"),
-        ("[" * 5000, "nested deeper than 100 levels"),
-    ],
-)
-def test_the_settings_come_from_a_pass_of_the_program_itself(tmp_path: Path, text: str, says: str) -> None:
-    config = tmp_path / "settings.yaml"
-    config.write_text(text)
-    command = Command(tmp_path, tmp_path, None, config)
-    if not says:
-        assert read_settings(command).dead_seconds == 33.0
-        return
-    with pytest.raises(InvalidInputError) as caught:
-        read_settings(command)
-    assert says in caught.value.message
-
-
-def test_a_pass_that_cannot_tell_the_settings_is_no_bad_settings(tmp_path: Path) -> None:
-    command = Command(tmp_path, tmp_path, None, None, program=("/bin/sh", "-c", "echo gone; kill -9 $$"))
-    with pytest.raises(InstallerError, match=r"the settings could not be read: .* killed by signal 9"):
-        read_settings(command)
-
-
 @rule("R4")
 @pytest.mark.parametrize("action", [Action.RESTART_PROXY, Action.RESCUE, Action.HOLD, Action.INSTALL])
 def test_invalid_settings_do_not_keep_kubelet_on_a_dead_relay(
@@ -142,9 +115,8 @@ def test_invalid_settings_do_not_keep_kubelet_on_a_dead_relay(
     monkeypatch.setattr(passes, "install_signal_handlers", lambda: None)
     monkeypatch.setattr(passes, "build_host", lambda _root: None)
 
-    def carry_out(order: Order, asked: Request, *_: object) -> int:
+    def carry_out(order: Order, asked: Request, *_: object) -> None:
         carried_out.append((order.action, asked.settings.kubelet.unit))
-        return 0
 
     monkeypatch.setattr(passes, "carry_out", carry_out)
     order = Order(action, kubelet_unit="k.service")

@@ -299,7 +299,7 @@ class Run:
             if self.only_look:
                 changed = bool(inspect(request, host).plan.steps)
             else:
-                changed = reconcile(request, host, emit)
+                changed = reconcile(request, host, emit).changed
             how = "changed" if changed else "nothing"
         except InstallerError as error:
             how, message = type(error).__name__, error.message

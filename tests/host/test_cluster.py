@@ -97,7 +97,7 @@ def test_it_tells_what_it_does(node: Node, server: ApiServer, tmp_path: Path) ->
         within(SOON, lambda: shown(server) == "converged")
         assert not reasons(server)  # the Node says it
         said = json.loads(server.annotations[STATUS])
-        assert running.rss() < 30_000
+        assert running.rss() < 49_000
         assert set(said) == {
             "version",
             "state",

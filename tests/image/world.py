@@ -84,7 +84,7 @@ class World:
             yield pod
 
     def settle(self, pod: Pod) -> None:
-        """Waits until it is ready, nothing goes on, and its second look found nothing to do."""
+        """Waits until it is ready, nothing goes on, and nothing is left to do."""
         pod.wait_ready()
         pod.until(lambda: at_rest(pod), 120, "it does not come to rest")
 
@@ -104,13 +104,13 @@ class World:
 
 
 def idle(pod: Pod) -> bool:
-    """Whether it has done something, and is action nothing now."""
-    return len(pod.of("pass.ended")) == len(pod.of("pass.started")) > 0
+    """Whether it does nothing now."""
+    return len(pod.of("pass.ended")) == len(pod.of("pass.started"))
 
 
 def at_rest(pod: Pod) -> bool:
-    """Idle after it found nothing to do, and ready."""
-    return idle(pod) and pod.of("pass.ended")[-1]["changed"] is False and pod.ready()
+    """Idle, because it finds nothing to do, and ready."""
+    return idle(pod) and pod.phase() == "converged" and pod.ready()
 
 
 def command(pod: Pod) -> list[str]:

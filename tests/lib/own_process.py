@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import json
 import os
 import signal
 import subprocess
@@ -19,13 +18,16 @@ from typing import Any
 from gi.repository import GLib
 from pytest_mock import MockerFixture
 
+from installer.daemon.assessor import Closer, Engine, failed
 from installer.daemon.configuration import Command, Configuration
 from installer.daemon.loop import Daemon
+from installer.errors import InvalidInputError
 from installer.model import paths
-from installer.model.daemon import Cluster
+from installer.model.daemon import Cluster, Installed
 from installer.model.event import Event
 from installer.model.host import UnitState
-from installer.model.jsontext import to_json
+from installer.model.names import Mode
+from installer.node.picture import Picture
 from tests.lib.fakes import FakeSystemd
 
 SOON = 60.0
@@ -45,6 +47,9 @@ def say(kind, message="", **data):
 def outcome(code, **fields):
     say("pass.outcome", outcome=json.dumps({"code": code, **fields}))
 def ends(code, reason="", **fields):
+    root = pathlib.Path(sys.argv[1], "../root/etc/cri-resmgr/fallback.cfg")
+    if code == 0:
+        pathlib.Path(sys.argv[1], "good").write_bytes(root.read_bytes() if root.exists() else b"")
     outcome(code, reason=reason, **fields)
     sys.exit(code)
 def converges(changed):
@@ -76,8 +81,39 @@ class Listened(FakeSystemd):
         self.changed = changed
 
 
+class SceneEngine(Engine):
+    """The host differs if fallback.cfg is not as the last child left it that has converged."""
+
+    def __init__(self, scene: Scene) -> None:
+        self._scene = scene
+
+    def configure(self) -> Configuration:
+        if self._scene.faults:
+            raise InvalidInputError(self._scene.faults)
+        return self._scene.configuration
+
+    def assess(self, mode: Mode | None) -> Closer:
+        scene = self._scene
+        time.sleep(scene.hangs)
+        if scene.faults:
+            return failed(InvalidInputError(scene.faults))
+        there, good = scene.path(paths.FALLBACK_CONFIG), scene.work / "good"
+        content = there.read_bytes() if there.exists() else b""
+        differs = not good.exists() or good.read_bytes() != content
+        seen = Picture(
+            wanted="one",
+            inputs=scene.config.read_text(),
+            differs="fallback.cfg differs" if differs else "",
+            due=differs,
+            in_files=True,
+            installed=Installed("one" if good.exists() else ""),
+        )
+        return Closer(replace(seen, **scene.seen), scene.configuration)
+
+
 class Scene:
-    """A daemon, its children's work, and what it says."""
+    """A daemon, its children's work, and what it says. `seen` is what the picture of the host shows
+    besides."""
 
     def __init__(self, directory: Path) -> None:
         self.root, self.work = directory / "root", directory / "work"
@@ -112,6 +148,10 @@ class Scene:
             "one",
             program=(sys.executable, "-S", "-c", CHILD, str(self.work)),
         )
+        self.faults: list[str] = []
+        self.hangs = 0.0  # seconds that an assessment takes
+        self.seen: dict[str, Any] = {}
+        self.configuration = Configuration()
         self.settings()
         self.does("install", "converges(False)")
         self.does("rescue", "")
@@ -120,14 +160,15 @@ class Scene:
         return self.root / path[1:]
 
     def settings(self, **configuration: Any) -> None:
-        given = replace(Configuration(), **({"dead_seconds": 4.0} | configuration))
-        self.does("settings", f"ends(0, configuration={json.loads(to_json(given))!r})")
+        self.configuration = replace(Configuration(), **({"dead_seconds": 4.0} | configuration))
+        self.faults = []
 
     def does(self, verb: str, code: str) -> None:
         (self.work / verb).write_text(code)
 
     def begun(self) -> list[str]:
-        return (self.work / "begun").read_text().split()
+        begun = self.work / "begun"
+        return begun.read_text().split() if begun.exists() else []
 
     def answers(self, path: Path, seconds: float) -> bool:
         if path.readlink().name == "runtime.sock":
@@ -170,7 +211,8 @@ class Scene:
 
     def play(self, body: Callable[[], None], cluster: Cluster | None = None) -> None:
         """Runs the daemon until `body`, beside it, has ended."""
-        daemon = Daemon(self.command, self.emit, cluster or Cluster(), self.systemd, self.answers)
+        engine = SceneEngine(self)
+        daemon = Daemon(self.command, self.emit, cluster or Cluster(), self.systemd, self.answers, engine)
 
         def play() -> None:
             try:

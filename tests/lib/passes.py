@@ -7,14 +7,18 @@ from pathlib import Path
 
 from installer.cli.options import Options
 from installer.cli.passes import build_request, carry_out
+from installer.daemon.configuration import Command
 from installer.daemon.decision import Decision, Order
-from installer.daemon.outcome import Outcome, PassReader, PassReporter
+from installer.daemon.outcome import PassReader, result_event
 from installer.daemon.poller import PollSnapshot
 from installer.errors import InstallerError
 from installer.inputs.settings import KubeletSettings, Settings
 from installer.model import paths
 from installer.model.event import Event
 from installer.model.host import UnitState
+from installer.model.names import Mode
+from installer.model.result import RunResult, Tally
+from installer.node.picture import take_picture
 from installer.report.events import JsonReporter, report_error
 from tests.faults.disks.node import KUBELET
 from tests.lib.fakes import failed
@@ -80,10 +84,9 @@ class WatchedNode:
 
     def see(self) -> PollSnapshot:
         node, unit = self.node, self.node.systemd.unit
+        asked = self._command.request(self.settings, Mode.INSTALL)
         return PollSnapshot(
-            inputs=((self.configs / "fallback.cfg").read_text(),),
-            files=(node.read(paths.GUARD), node.read(paths.FALLBACK_CONFIG)),
-            units=(unit(KUBELET).main_pid, unit(paths.PROXY_UNIT).main_pid),
+            picture=take_picture(asked, node.fake.host)[0],
             proxy=unit(paths.PROXY_UNIT),
             kubelet=unit(KUBELET),
             relay=self.answers,
@@ -92,19 +95,23 @@ class WatchedNode:
             hold=(node.read(paths.HOLD) or b"").decode().strip(),
         )
 
-    def begin(self, decision: Decision, restarts_left: int) -> Outcome:
+    @property
+    def _command(self) -> Command:
+        return Command(Path(), self.payload, self.configs, None)
+
+    def begin(self, decision: Decision, restarts_left: int) -> RunResult:
         """The pass that is decided on, from its begin to its end."""
         order = Order(decision.action, decision.why, restarts_left, decision.ask_first, decision.begins)
         options = Options(Path(), Path("/"), self.payload, True, self.configs, False, False, "json", False)
         asked = build_request(order, options, self.settings)
         reader, written, code = PassReader(self.said.append, lambda: None), io.StringIO(), 0
         emit = JsonReporter(written)
-        reporter = PassReporter(emit, emit)
+        tally = Tally(lambda result: emit(result_event(result)))
         try:
-            code = carry_out(order, asked, self.node.fake.host, reporter)
+            carry_out(order, asked, self.node.fake.host, emit, tally)
         except InstallerError as error:
             code = error.exit_code
-            reporter.ended(code, error)
+            tally.note(tally.result.failed(error))
             report_error(error, "json", written)
         for line in written.getvalue().splitlines():
             reader.line(line)

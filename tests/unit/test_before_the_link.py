@@ -13,6 +13,7 @@ from installer.inputs.load import Request
 from installer.inputs.settings import KubeletSettings, Settings
 from installer.model import paths
 from installer.model.event import silent
+from installer.model.fleet import AskFirst
 from installer.model.host import UnitState
 from installer.model.names import Mode
 from installer.node.kept import keep_object
@@ -98,7 +99,7 @@ def test_while_the_upgrade_waits_for_its_permit_the_good_one_is_repaired_under_k
     damage(node)
     before = node.systemd.unit(KUBELET)
     with pytest.raises(KubeletKeptError):
-        install(node, tmp_path, ask_first="all", begins="")
+        install(node, tmp_path, ask_first=AskFirst.ALL, begins="")
     assert node.read(paths.BINARY) == program("one")
     assert node.systemd.unit(KUBELET) == before
 

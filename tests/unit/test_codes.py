@@ -13,7 +13,7 @@ from installer.errors import UnservableHostError
 from installer.model.codes import Code
 from installer.model.event import Event
 from installer.model.plan import refusal, warning
-from installer.node.preconditions import _refuse
+from installer.node.preconditions import refuse
 from installer.report.events import TextReporter
 from installer.report.planned import finding_lines, render_plan
 from tests.lib.reported import plan
@@ -81,7 +81,7 @@ def test_people_see_the_code() -> None:
     ]
     assert "[proxy-masked]" in render_plan(plan(findings=(found, warning(Code.PAUSED, "paused"))))
     with pytest.raises(UnservableHostError) as refused:
-        _refuse(plan(findings=(found,)))
+        refuse(plan(findings=(found,)))
     assert refused.value.faults == ("it is masked [proxy-masked] (unmask it)",)
     assert refused.value.codes == ("proxy-masked",)
 

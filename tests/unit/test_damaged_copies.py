@@ -43,7 +43,8 @@ def node(tmp_path: Path, payload: Path) -> Node:
 
 
 def run(node: Node, payload: Path, mode: Mode = Mode.INSTALL, **more: object) -> bool:
-    return reconcile(replace(Request(mode, SETTINGS, payload), **more), node.fake.host, silent)  # type: ignore[arg-type]
+    asked = replace(Request(mode, SETTINGS, payload), **more)  # type: ignore[arg-type]
+    return reconcile(asked, node.fake.host, silent).changed
 
 
 def warned(node: Node, payload: Path) -> list[str]:

@@ -254,6 +254,6 @@ def test_a_link_that_is_lost_under_a_connected_kubelet_is_mended_by_one_run(
     kubelet = node.process(KUBELET)
     assert kubelet is not None
     node.fake.files.remove(kubelet.link)
-    assert reconcile(request, node.fake.host, silent)
+    assert reconcile(request, node.fake.host, silent).changed
     assert node.on_relay
-    assert not reconcile(request, node.fake.host, silent)
+    assert not reconcile(request, node.fake.host, silent).changed

@@ -32,11 +32,12 @@ from installer.inputs.settings import KubeletSettings, Settings
 from installer.model import hold, paths
 from installer.model.containers import CgroupState, CpuResources, ReadyPod
 from installer.model.event import Event, silent
-from installer.model.fleet import PlannedWork
+from installer.model.fleet import AskFirst, PlannedWork
 from installer.model.history import HistoryEntry
 from installer.model.hold import CLUSTER_MEMORY, PAUSE_FILE, why_paused
 from installer.model.host import FileState, Part, RunningContainer
 from installer.model.names import Mode
+from installer.model.result import Tally
 from installer.node.history import read_history
 from installer.node.inspection import assess_host
 from installer.node.reconcile import inspect, preview, reconcile
@@ -81,7 +82,7 @@ def request(payload: Path, mode: Mode = Mode.INSTALL, *, unattended: bool = Fals
 
 
 def install(node: Node, payload: Path, *, unattended: bool = False) -> bool:
-    return reconcile(request(payload, unattended=unattended), node.fake.host, silent)
+    return reconcile(request(payload, unattended=unattended), node.fake.host, silent).changed
 
 
 def remove(node: Node, payload: Path) -> None:
@@ -109,7 +110,7 @@ def planned(ask: Request, node: Node) -> PlannedWork | None:
     """What a run that has to ask first does not begin; None if it did all there was."""
     said: list[Event] = []
     try:
-        reconcile(replace(ask, ask_first="all", unattended=True), node.fake.host, said.append)
+        reconcile(replace(ask, ask_first=AskFirst.ALL, unattended=True), node.fake.host, said.append)
     except KubeletKeptError:
         (event,) = (event for event in said if event.kind == "planned")
         data: dict[str, Any] = dict(event.data)
@@ -153,8 +154,12 @@ def test_what_a_fleet_has_to_be_asked_for_is_said_and_not_begun(
     back = planned(replace(request(payload), default_configs=True), node)
     assert back
     assert (back.restarts_kubelet, back.begins, back.soaks) == (False, True, True)
-    restarts_only = replace(request(payload, unattended=True), default_configs=True, ask_first="restarts")
-    assert reconcile(restarts_only, node.fake.host, silent)  # it begins a generation, and restarts no kubelet
+    restarts_only = replace(
+        request(payload, unattended=True), default_configs=True, ask_first=AskFirst.RESTARTS
+    )
+    assert reconcile(
+        restarts_only, node.fake.host, silent
+    ).changed  # it begins a generation, and restarts no kubelet
 
     reconcile(replace(request(payload), default_configs=True), node.fake.host, silent)
     sent = {"NodeName": "n", "Data": {"policy": "Active: balloons\nReservedResources:\n  CPU: 1\n"}}
@@ -172,30 +177,22 @@ def test_what_a_fleet_has_to_be_asked_for_is_said_and_not_begun(
 
 
 @rule("R13")
-def test_a_run_that_ends_otherwise_says_what_is_installed_and_what_was_asked_for(
-    node: Node, payload: Path, tmp_path: Path
-) -> None:
-    """A pod of a new generation has installed nothing itself, and its node is served all the same."""
-    said: list[Event] = []
+def test_a_run_that_ends_otherwise_says_what_was_asked_for(node: Node, payload: Path, tmp_path: Path) -> None:
     (tmp_path / "configs").mkdir()
     config = tmp_path / "configs/fallback.cfg"
     config.write_text("policy:\n  Active: none\nlogger:\n  Debug: cri\n")
-    new = replace(request(payload, unattended=True), configs=tmp_path / "configs", ask_first="all")
+    new = replace(request(payload, unattended=True), configs=tmp_path / "configs", ask_first=AskFirst.ALL)
+    done = reconcile(request(payload), node.fake.host, silent)
+    assert (done.code, done.changed, done.ended, bool(done.generation)) == (0, True, True, True)
+    waiting, refused = Tally(), Tally()
     with pytest.raises(KubeletKeptError) as waits:
-        reconcile(new, node.fake.host, silent)
-    assert (waits.value.installed, bool(waits.value.fleet_generation)) == ({}, True)
-
-    reconcile(request(payload), node.fake.host, said.append)
-    good = {key: said[-1].data[key] for key in ("generation", "policy", "policySource")}
-    assert good["policy"] == "none"
-    with pytest.raises(KubeletKeptError) as waits:
-        reconcile(new, node.fake.host, silent)
-    assert waits.value.installed == good
-    assert waits.value.fleet_generation not in ("", said[-1].data["fleetGeneration"])
+        reconcile(new, node.fake.host, silent, waiting)
+    assert waiting.result.failed(waits.value).fleet_generation not in ("", done.fleet_generation)
+    assert waiting.result.failed(waits.value).planned
     config.write_text("policy: {Active: nonsense}\n")
-    with pytest.raises(InvalidInputError) as refused:
-        reconcile(new, node.fake.host, silent)
-    assert (refused.value.installed, refused.value.fleet_generation) == (good, "")
+    with pytest.raises(InvalidInputError):
+        reconcile(new, node.fake.host, silent, refused)
+    assert refused.result.fleet_generation == ""
 
 
 def test_the_record_tells_the_daemon_which_unit_kubelet_is(node: Node, payload: Path) -> None:
@@ -536,7 +533,7 @@ def test_forgotten_configs_are_asked_for(
     configs.mkdir()
     (configs / name).write_text(text)
     given = replace(request(payload), configs=configs)
-    assert reconcile(given, node.fake.host, silent)
+    assert reconcile(given, node.fake.host, silent).changed
     for ask in (inspect, lambda asked, host: reconcile(asked, host, silent)):
         with pytest.raises(InvalidInputError, match=f"--configs is missing.*{name}") as caught:
             ask(request(payload), node.fake.host)
@@ -560,11 +557,11 @@ def test_an_empty_directory_of_configs_is_no_configs_and_says_so(
     what = f"--configs {configs} is empty, which means no configs: the policy none"
     assert said_of_configs(given, node) == []
     (configs / "fallback.cfg").write_text("policy: {Active: none}\nlogger: {Debug: cri}\n")
-    assert reconcile(given, node.fake.host, silent)
+    assert reconcile(given, node.fake.host, silent).changed
     assert said_of_configs(given, node) == []
     (configs / "fallback.cfg").unlink()
     assert said_of_configs(given, node) == [f"{what}. This node had others: {paths.FALLBACK_CONFIG}"]
-    assert reconcile(given, node.fake.host, silent)
+    assert reconcile(given, node.fake.host, silent).changed
     assert said_of_configs(given, node) == []
 
 
@@ -823,8 +820,8 @@ def test_a_run_knows_where_kubelet_keeps_its_state(node: Node, payload: Path) ->
     assert process is not None
     moved = replace(process, argv=(*process.argv, "--root-dir=/data/kubelet"))
     node.fake.processes.processes[process.pid] = moved
-    run, _, _ = assess_host(Request(Mode.INSTALL, SETTINGS, payload), node.fake.host, silent)
-    assert run.host.kubelet_root == "/data/kubelet"
+    found = assess_host(Request(Mode.INSTALL, SETTINGS, payload), node.fake.host)
+    assert found.run.host.kubelet_root == "/data/kubelet"
 
 
 # -- what failed once --------------------------------------------------------------------
@@ -896,8 +893,8 @@ def history(node: Node) -> tuple[HistoryEntry, ...]:
 
 def test_a_run_that_changed_something_is_remembered_and_no_other(node: Node, payload: Path) -> None:
     asked = replace(request(payload), who="alice")
-    assert reconcile(asked, node.fake.host, silent)
-    assert not reconcile(asked, node.fake.host, silent)
+    assert reconcile(asked, node.fake.host, silent).changed
+    assert not reconcile(asked, node.fake.host, silent).changed
     (entry,) = history(node)
     assert (entry.who, entry.action, entry.outcome) == ("alice", "install", "done")
     assert "cri-resource-manager started, kubelet restarted" in entry.summary
@@ -921,7 +918,7 @@ def test_a_failed_run_is_remembered_with_its_end(node: Node, payload: Path) -> N
 
 def test_what_the_daemon_did_says_what_for(node: Node, payload: Path) -> None:
     asked = replace(request(payload, unattended=True), who=DAEMON, because="a file has changed")
-    assert reconcile(asked, node.fake.host, silent)
+    assert reconcile(asked, node.fake.host, silent).changed
     assert (history(node)[-1].who, history(node)[-1].why[0]) == (DAEMON, "a file has changed")
     hold_kubelet(SETTINGS, node.fake.host, silent, "run: the relay is silent", restart=True)
     entry = history(node)[-1]
@@ -951,7 +948,7 @@ def test_a_look_without_inputs_compares_with_what_was_installed(
     bare = replace(request(payload), payload=None, inspect=True)
     seen = inspect(bare, node.fake.host)
     assert (seen.as_installed, seen.plan.steps, seen.plan.desired.files) == (True, (), ())
-    assert reconcile(given, node.fake.host, silent)
+    assert reconcile(given, node.fake.host, silent).changed
     for asked in (bare, replace(request(payload), inspect=True)):  # the configs are forgotten
         seen = inspect(asked, node.fake.host)
         assert (seen.as_installed, seen.plan.steps) == (True, ())
@@ -983,11 +980,11 @@ def test_what_versions_mean_is_said_when_kubelet_moves(node: Node, payload: Path
 
     (payload / "VERSION").write_text("v0.9.2\n")
     said: list[Event] = []
-    assert reconcile(request(payload), node.fake.host, said.append)
+    assert reconcile(request(payload), node.fake.host, said.append).changed
     codes = [event.data["code"] for event in said if event.kind == "warning"]
     assert codes == ["in-place-resize", "newer-cri", "upstream-unmaintained"]
     said.clear()
-    assert not reconcile(request(payload), node.fake.host, said.append)
+    assert not reconcile(request(payload), node.fake.host, said.append).changed
     node.fake.files.remove(paths.GUARD)
-    assert reconcile(request(payload), node.fake.host, said.append)
+    assert reconcile(request(payload), node.fake.host, said.append).changed
     assert not [event for event in said if event.kind == "warning"]

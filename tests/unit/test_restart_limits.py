@@ -192,23 +192,19 @@ def installed(watched: Daemon) -> bytes:
 
 
 @rule("R3")
-@pytest.mark.parametrize("tried", [False, True])
-def test_a_proxy_that_dies_while_an_upgrade_waits_comes_back(watched: Daemon, tried: bool) -> None:
-    """A rollout is paused, which may last for days. `tried`: an attempt has failed for the environment's sake
-    and is to be tried again, with a permit."""
+def test_a_proxy_that_dies_while_an_upgrade_waits_comes_back(watched: Daemon) -> None:
+    """A rollout is paused, which may last for days."""
     watched.permission = Permission(True, None, "the rollout is paused")
     watched.configure(500)
     watched.live(60)
     assert watched.policy.state.phase == "waiting"
     watched.node.systemd.stop(paths.PROXY_UNIT, 0)
-    if tried:
-        watched.policy._passes.tried = watched.see().inputs
     watched.live(120)
     assert watched.node.on_relay
     assert watched.restarts == []
     assert b"750m" in installed(watched)
     assert (watched.policy.state.phase, watched.policy.state.hold) == ("waiting", "")
-    work = watched.policy.blocked_work
+    work = watched.policy.planned_work
     assert work
     watched.permission = Permission(True, work)
     watched.live(60)
@@ -221,13 +217,13 @@ def test_a_permit_for_one_generation_begins_no_other(watched: Daemon) -> None:
     watched.permission = Permission(True, None, "the rollout is paused")
     watched.configure(500)
     watched.live(60)
-    first = watched.policy.blocked_work
+    first = watched.policy.planned_work
     assert first
     watched.permission = Permission(True, first)
     watched.configure(600)
     watched.live(60)
     assert b"750m" in installed(watched)
-    second = watched.policy.blocked_work
+    second = watched.policy.planned_work
     assert second
     assert second != first
     watched.permission = Permission(True, second)

@@ -13,22 +13,21 @@ from installer.cluster.kubeapi import Answer, Api
 from installer.cluster.sync import SyncRequest
 from installer.cluster.sync_child import parse_request, sync_with
 from installer.daemon.decision import Action
-from installer.daemon.outcome import Outcome
-from installer.daemon.poller import PollSnapshot
 from installer.host.command import Finished
 from installer.model.daemon import Job
-from installer.model.fleet import REMOVAL, FleetRules, PlannedWork
+from installer.model.fleet import REMOVAL, AskFirst, FleetRules, PlannedWork
 from installer.model.jsontext import to_json
+from installer.model.result import RunResult
 from installer.model.window import Window
 from tests.certify.values import EPOCH, NOW
 from tests.faults.fleets.sim import MemoryFiles, Nature, SimNode
 from tests.faults.fleets.watcher import Watcher
 from tests.lib.fleet_bench import NAMESPACE
 
-FAILED = Outcome(5, True, remembered=True, rolled_back=True, restarts=1, reason="it does not start")
+FAILED = RunResult(5, True, remembered=True, rolled_back=True, restarts=1, reason="it does not start")
 """How a pass may end that a generation fails: it is blamed; its host is; or it is killed."""
-FAULTY = Outcome(5, True, rolled_back=True, restarts=1, reason="the disk is full")
-KILLED = Outcome(137, True, restarts=1, reason="killed")
+FAULTY = RunResult(5, True, rolled_back=True, restarts=1, reason="the disk is full")
+KILLED = RunResult(137, True, restarts=1, reason="killed")
 ENDS = {"blamed": FAILED, "faulty": FAULTY, "killed": KILLED}
 _DAYS, _HOUR = tuple(range(7)), 60  # at EPOCH it is 22:13
 WINDOWS = {
@@ -210,7 +209,7 @@ class Machine(SimNode):
         self.action, self.unread = Action.INSTALL, None
         self.skew = 0.0
         self.worked_at = 0.0
-        self.passing: tuple[Watcher, Action, Outcome] | None = None
+        self.passing: tuple[Watcher, Action, RunResult] | None = None
         self.waits_since: float | None = None
         self.said: tuple[tuple[Any, ...], ...] = ()
 
@@ -235,18 +234,15 @@ class Machine(SimNode):
     def pod_is(self, *, ready: bool) -> None:
         """Nobody asks."""
 
-    def look(self, generation: str) -> PollSnapshot:
-        return replace(super().look(generation), units=(self.now_at,))
-
-    def work(self, generation: str, asks: str, restarts_left: int) -> tuple[float, Outcome]:
+    def work(self, generation: str, asks: AskFirst, restarts_left: int) -> tuple[float, RunResult]:
         self.planned = False  # unless `began` says so
         return super().work(generation, asks, restarts_left)
 
-    def rescue(self, why: str) -> tuple[float, Outcome]:
+    def rescue(self, why: str) -> tuple[float, RunResult]:
         self.planned = False
         return super().rescue(why)
 
-    def run(self, watcher: Watcher, action: Action, seconds: float, outcome: Outcome) -> None:
+    def run(self, watcher: Watcher, action: Action, seconds: float, outcome: RunResult) -> None:
         self.passing = (watcher, action, outcome)
         self.action = action
         if outcome.restarts:

@@ -78,13 +78,6 @@ SEEDED = (
         "fleet any --kinds crash",
     ),
     Defect(
-        "a plan under a pause leaves a verification due",
-        f"{_DAEMON}/pass_history.py",
-        "        self._verify_at = 0.0\n        if outcome.code not in",
-        "        if outcome.code not in",
-        "fleet any --kinds pause-node",
-    ),
-    Defect(
         "one permit more than there are",
         f"{_CLUSTER}/rollout.py",
         "        return permits_of(self.rules.concurrent_restarts, self.state.nodes)\n",
@@ -101,8 +94,8 @@ SEEDED = (
     Defect(
         "work begins unasked",
         f"{_DAEMON}/policy.py",
-        '            ask_first = "all"\n',
-        '            ask_first = ""\n',
+        "            ask_first = AskFirst.ALL\n",
+        "            ask_first = AskFirst.NOTHING\n",
         "fleet any --faults 0",
     ),
     Defect(

@@ -27,21 +27,22 @@ Said = tuple[tuple[Any, ...], ...]
 #: Nothing depends on these: they count, for people.
 _COUNTS = ("passes", "changes", "repairs", "rollbacks", "rescues", "failures", "all_restarts", "restarts")
 LEFT_OUT = frozenset(
-    {("PassHistory", "counts"), ("PassHistory", "last"), ("Outcome", "seconds"), ("Watcher", "_published")}
+    {("PassHistory", "counts"), ("PassHistory", "last"), ("RunResult", "seconds"), ("Watcher", "_published")}
     | {("Report", "changes"), ("Report", "changed"), ("ClusterClient", "_output"), ("CertStore", "taken")}
     | {("DaemonState", each) for each in (*_COUNTS, "last_exit", "last_seconds")}
 )
 #: After so many seconds it does not matter any more how long ago it was.
 HORIZONS = {
     **dict.fromkeys(("due", "timers", "quiet_until", "retry_at", "locked_until", "_verify_at"), 0.0),
-    **dict.fromkeys(("_resync_at", "_rescue_at", "_settings_at", "_now", "begun_at", "watched", "time"), 0.0),
+    **dict.fromkeys(("_closer_at", "_rescue_at", "_now", "begun_at", "watched", "time"), 0.0),
     **dict.fromkeys(("_answered_at", "_runtime_since", "_invocation_since", "good_since"), 0.0),
-    **dict.fromkeys(("granted_at", "_granted_at", "denied_since", "_passes"), 60.0),
+    **dict.fromkeys(("granted_at", "_granted_at", "denied_since", "_begun"), 60.0),
     "synced_at": 1.0,
     "_dead_since": 20.0,
     "silent_since": 61.0,
     "read_at": 10.0,
     "worked_at": 300.0,
+    "_judged_at": 300.0,
     "since": 261.0,
     "waits_since": 150.0,
     "restarts": 3_601.0,

@@ -67,7 +67,7 @@ class Found:
 def attempt(world: World, request: Request, *, asks: bool = False) -> str:
     """One run, and how it ended, in a word. `asks`: the world is told of its questions."""
     try:
-        changed = reconcile(request, world.host if asks else world.fake.host, silent)
+        changed = reconcile(request, world.host if asks else world.fake.host, silent).changed
     except RolledBackError:
         return "rolled back"
     except RollbackFailedError:

@@ -13,6 +13,7 @@ from typing import Any, Literal
 from installer.inputs.load import Request
 from installer.inputs.settings import KubeletSettings, ProxySettings, RemovalSettings, Settings
 from installer.model import paths
+from installer.model.fleet import AskFirst
 from installer.model.names import Mode
 from tests.certify.node.earlier import EARLIER, kubelets_own, repairs
 from tests.certify.node.facts import HOSTS
@@ -88,7 +89,7 @@ class Target:
         removal = RemovalSettings().model_copy(update=dict(self.removal))
         settings = Settings(kubelet=kubelet, proxy=proxy, removal=removal)
         request = Request(mode, settings, made, configs, unattended=unattended, take_over=self.takes_over)
-        request = replace(request, ask_first=self.asks, restarts_left=self.restarts_left)
+        request = replace(request, ask_first=AskFirst(self.asks), restarts_left=self.restarts_left)
         given: dict[str, Any] = dict(self.given)
         return replace(request, **given)
 

@@ -230,7 +230,7 @@ class Bench:
         settings = Settings(kubelet=KubeletSettings(settle_seconds=1))
         try:
             request = Request(mode, settings, payload, configs, take_over=plan.earlier)
-            changed = reconcile(request, node.fake.host, silent)
+            changed = reconcile(request, node.fake.host, silent).changed
         except RolledBackError:
             return "rolled back"
         except InstallerError as error:

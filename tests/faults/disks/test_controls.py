@@ -132,7 +132,7 @@ class World:
         self.events.clear()
         return reconcile(
             self._request(config, works, without_record), self.node.fake.host, self.events.append
-        )
+        ).changed
 
     def _request(self, config: str | None, works: bool = True, without_record: bool = False) -> Request:
         settings = Settings(kubelet=KubeletSettings(settle_seconds=1))

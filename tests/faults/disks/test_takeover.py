@@ -130,7 +130,7 @@ def test_refused_until_it_is_asked_for(node: Node, asked: Request) -> None:
 def test_configs_are_not_lost_by_a_forgotten_option(node: Node, asked: Request) -> None:
     with pytest.raises(InvalidInputError, match=r"--configs is missing.*fallback\.cfg"):
         reconcile(replace(asked, configs=None), node.fake.host, silent)
-    assert reconcile(replace(asked, configs=None, default_configs=True), node.fake.host, silent)
+    assert reconcile(replace(asked, configs=None, default_configs=True), node.fake.host, silent).changed
 
 
 def test_what_is_a_link_is_left_to_people(node: Node, asked: Request) -> None:
@@ -164,8 +164,8 @@ def test_a_release_that_kubelet_does_not_use_is_enabled_again_as_it_was(
     node = lay_node(tmp_path / "node", wanted(unused_node(), wanted_by))
     before = picture(node), placed(node)
     if works:
-        assert reconcile(replace(asked, take_over=False), node.fake.host, silent)
-        assert not reconcile(replace(asked, take_over=False), node.fake.host, silent)
+        assert reconcile(replace(asked, take_over=False), node.fake.host, silent).changed
+        assert not reconcile(replace(asked, take_over=False), node.fake.host, silent).changed
         assert not [name for name in placed(node) if name.endswith(f"wants/{paths.PROXY_UNIT}")]
         reconcile(replace(asked, mode=Mode.REMOVE, configs=None), node.fake.host, silent)
     else:
@@ -177,11 +177,11 @@ def test_a_release_that_kubelet_does_not_use_is_enabled_again_as_it_was(
 
 @rule("R2", "R6")
 def test_taken_over_it_is_ours_and_goes_with_us(node: Node, asked: Request) -> None:
-    assert reconcile(asked, node.fake.host, silent)
+    assert reconcile(asked, node.fake.host, silent).changed
     assert node.on_relay
     assert RUNTIME in (node.read(EXTRA_ARGS) or b"").decode()
-    assert not reconcile(asked, node.fake.host, silent)
-    assert not reconcile(replace(asked, take_over=False), node.fake.host, silent)
+    assert not reconcile(asked, node.fake.host, silent).changed
+    assert not reconcile(replace(asked, take_over=False), node.fake.host, silent).changed
     reconcile(replace(asked, mode=Mode.REMOVE, configs=None), node.fake.host, silent)
     assert not node.on_relay
     assert node.kubelet_healthy()
@@ -224,7 +224,7 @@ def test_r8_if_not_even_that_comes_back_kubelet_is_on_the_runtime(node: Node, as
     node.systemd.on_job[paths.PROXY_UNIT] = before
     assert asked.payload is not None
     (asked.payload / paths.BINARY[1:]).write_bytes(program("ours"))
-    assert reconcile(asked, node.fake.host, silent)
+    assert reconcile(asked, node.fake.host, silent).changed
     assert node.on_relay
 
 
@@ -343,7 +343,7 @@ def test_r7_a_file_that_its_owner_has_written_meanwhile_is_theirs(node: Node, as
     assert kill_after(node, asked, 12)
     owners = f"KUBELET_EXTRA_ARGS=--v=4 --container-runtime-endpoint={RUNTIME}\n".encode()
     (node.fake.root / EXTRA_ARGS[1:]).write_bytes(owners)
-    assert reconcile(asked, node.fake.host, silent)
+    assert reconcile(asked, node.fake.host, silent).changed
     assert node.read(EXTRA_ARGS) == owners
 
 

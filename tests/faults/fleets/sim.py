@@ -18,12 +18,13 @@ from installer.cluster.kubeapi import Answer
 from installer.cluster.leases import permits_of, read_permits
 from installer.cluster.node_status import EVENTS_PATH
 from installer.daemon.decision import Action
-from installer.daemon.outcome import Outcome
 from installer.daemon.policy import BUSY
 from installer.daemon.poller import PollSnapshot
 from installer.model.daemon import Installed
-from installer.model.fleet import REMOVAL, FleetRules, PlannedWork
+from installer.model.fleet import REMOVAL, AskFirst, FleetRules, PlannedWork
 from installer.model.host import UnitState
+from installer.model.result import RunResult
+from installer.node.picture import Picture
 from tests.faults.fleets.sim_loop import SimLoop
 from tests.faults.fleets.watcher import Watcher
 from tests.lib.fleet_bench import DAEMONSET, LEASES, NAMESPACE, Store
@@ -49,9 +50,9 @@ class Nature:
     soaks: bool = True
 
 
-_FAILED = Outcome(5, True, remembered=True, rolled_back=True, restarts=1, reason="it does not start")
-_KEPT = Outcome(3, would_restart=True)
-_NOT_AGAIN = Outcome(5, remembered=True, reason="this generation failed on this host and is not retried")
+_FAILED = RunResult(5, True, remembered=True, rolled_back=True, restarts=1, reason="it does not start")
+_KEPT = RunResult(3, would_restart=True)
+_NOT_AGAIN = RunResult(5, remembered=True, reason="this generation failed on this host and is not retried")
 
 _KINDS = (
     (f"{LEASES}/permit-", "permit"),
@@ -144,7 +145,7 @@ class SimNode:
         self.starts = self.boots = self.pods = self.asked = 0
         self.watcher: Watcher | None = None
         self.action = Action.INSTALL  # the last one
-        self.unread: tuple[Action, Outcome] | None = None  # a pass that ended while there was no daemon
+        self.unread: tuple[Action, RunResult] | None = None  # a pass that ended while there was no daemon
         self.pod_generation = ""
         fleet.store.node(self.name, canary=nature.canary)
 
@@ -203,9 +204,7 @@ class SimNode:
     def look(self, generation: str) -> PollSnapshot:
         good = bool(self.installed) and not (self.drifted or self.rescued)
         return PollSnapshot(
-            inputs=(generation,),
-            files=(self.installed, "edited" if self.drifted else ""),
-            units=(self.starts,),
+            picture=self.picture(generation),
             proxy=PROXY if self.installed else UnitState("p"),
             kubelet=KUBELET,
             relay=bool(self.installed) and not self.silent,
@@ -214,48 +213,66 @@ class SimNode:
             blind=self.blind,
         )
 
-    def set_hold(self, why: str) -> tuple[float, Outcome]:
-        """Seconds and end of a hold, which restarts nothing: kubelet stays where it is."""
-        self.hold = why
-        return 0.1, Outcome(0)
-
-    def restart_proxy(self) -> tuple[float, Outcome]:
-        """Seconds and end of a restart of the proxy, which does not help."""
-        return 0.1, Outcome(0)
-
-    def rescue(self, why: str) -> tuple[float, Outcome]:
-        """Seconds and end of a pass that takes kubelet off the relay."""
-        self.busy, self.rescued, self.hold = True, True, self.hold or why
-        self.starts += 1
-        return self.nature.takes, Outcome(0, True, restarts=1)
+    def picture(self, generation: str) -> Picture:
+        """What the engine would say of this host."""
+        wanted = "" if generation == REMOVAL else generation
+        begins = self.installed != wanted
+        seen = Picture(wanted=wanted, inputs=generation, installed=Installed(self.installed))
+        if begins and generation in self.failed:
+            reason = "this generation failed on this host and is not retried"
+            return replace(seen, code=5, remembered=True, reason=reason, is_new=True)
+        if not self.lacks(generation):
+            return seen
+        work = self.work_for(generation)
+        return replace(
+            seen,
+            differs="it differs",
+            due=True,
+            is_new=begins,
+            in_files=True,
+            work=work if work.restarts_kubelet or work.begins else None,
+            restarts=int(work.restarts_kubelet),
+            at_work="a run" if self.busy else "",
+        )
 
     def lacks(self, generation: str) -> bool:
         """Whether it does not run that on the relay; of a removal: whether it runs anything."""
         wanted = "" if generation == REMOVAL else generation
         return self.installed != wanted or self.drifted or self.rescued
 
-    def plan(self, generation: str) -> tuple[float, Outcome]:
-        """Seconds and end of a look at what a pass would do."""
-        pending = self.lacks(generation)
-        if self.installed != generation and generation in self.failed:
-            return _LOOK_SECONDS, replace(_NOT_AGAIN, fleet_generation=generation)
-        return _LOOK_SECONDS, Outcome(3, reason="pending: kubelet") if pending else Outcome(0)
+    def work_for(self, generation: str) -> PlannedWork:
+        removes, heavy = generation == REMOVAL, not self.nature.light
+        begins = bool(self.fleet.rules.successor) if removes else self.installed != generation
+        soaks = begins and self.nature.soaks
+        return PlannedWork(generation, heavy, begins=begins, soaks=soaks, removes=removes)
 
-    def work(self, generation: str, asks: str, restarts_left: int) -> tuple[float, Outcome]:
+    def set_hold(self, why: str) -> tuple[float, RunResult]:
+        """Seconds and end of a hold, which restarts nothing: kubelet stays where it is."""
+        self.hold = why
+        return 0.1, RunResult(0)
+
+    def restart_proxy(self) -> tuple[float, RunResult]:
+        """Seconds and end of a restart of the proxy, which does not help."""
+        return 0.1, RunResult(0)
+
+    def rescue(self, why: str) -> tuple[float, RunResult]:
+        """Seconds and end of a pass that takes kubelet off the relay."""
+        self.busy, self.rescued, self.hold = True, True, self.hold or why
+        self.starts += 1
+        return self.nature.takes, RunResult(0, True, restarts=1)
+
+    def work(self, generation: str, asks: AskFirst, restarts_left: int) -> tuple[float, RunResult]:
         """Seconds and end of a pass. `asks`: what it may not do unasked."""
         if self.busy:
-            return 0.1, Outcome(BUSY)
-        removes = generation == REMOVAL
-        done = Outcome(0, installed=None if removes else Installed(generation), fleet_generation=generation)
-        if not self.lacks(generation):
-            return _LOOK_SECONDS, done
-        begins = self.installed != generation if not removes else bool(self.fleet.rules.successor)
-        if begins and generation in self.failed:
+            return 0.1, RunResult(BUSY)
+        picture, work = self.picture(generation), self.work_for(generation)
+        done = RunResult(0, fleet_generation=generation)
+        if picture.remembered:
             return _LOOK_SECONDS, replace(_NOT_AGAIN, fleet_generation=generation)
-        heavy = not self.nature.light
-        if asks == "all" or (asks and heavy):
-            soaks = begins and self.nature.soaks
-            work = PlannedWork(generation, heavy, begins=begins, soaks=soaks, removes=removes)
+        if not picture.due:
+            return _LOOK_SECONDS, done
+        heavy = work.restarts_kubelet
+        if asks is AskFirst.ALL or (asks is AskFirst.RESTARTS and heavy):
             return _LOOK_SECONDS, replace(_KEPT, planned=work, fleet_generation=generation)
         if not heavy:
             return _LOOK_SECONDS, replace(done, changed=True)
@@ -263,11 +280,11 @@ class SimNode:
             return _LOOK_SECONDS, replace(_KEPT, fleet_generation=generation)
         self.busy = True
         self.starts += 1
-        if begins and generation in self.nature.bad:
+        if picture.is_new and generation in self.nature.bad:
             return self.nature.takes, replace(_FAILED, fleet_generation=generation)
         return self.nature.takes, replace(done, changed=True, restarts=1)
 
-    def run(self, watcher: Watcher, action: Action, seconds: float, outcome: Outcome) -> None:
+    def run(self, watcher: Watcher, action: Action, seconds: float, outcome: RunResult) -> None:
         """Let the pass that this daemon has begun end after these seconds."""
         self.action, boots = action, self.boots
 
@@ -277,7 +294,7 @@ class SimNode:
 
         self.fleet.clock.after(seconds, end)
 
-    def end(self, began: Watcher, action: Action, outcome: Outcome) -> None:
+    def end(self, began: Watcher, action: Action, outcome: RunResult) -> None:
         """A pass ends that this daemon has begun. The present one follows it to its end if it is worth it."""
         self.finish(action, began.generation, outcome)
         watcher = self.watcher
@@ -287,7 +304,7 @@ class SimNode:
         elif outcome.restarts:
             self.unread = (action, outcome)
 
-    def finish(self, action: Action, generation: str, outcome: Outcome) -> None:
+    def finish(self, action: Action, generation: str, outcome: RunResult) -> None:
         if outcome.restarts:
             self.busy = False
         if outcome.restarts or outcome.changed:

@@ -11,11 +11,11 @@ from installer.cluster.pod_context import PodContext
 from installer.daemon.configuration import Configuration
 from installer.daemon.decision import Action, Decision
 from installer.daemon.fleet import report_end, report_state
-from installer.daemon.outcome import Outcome
 from installer.daemon.policy import Policy
 from installer.daemon.poller import PollSnapshot
 from installer.model.fleet import REMOVAL
 from installer.model.names import Mode
+from installer.model.result import RunResult
 from tests.faults.fleets.sim_loop import LATENCY
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ class Watcher:
             self._begin(decision, snapshot)
         self._publish(decision, snapshot)
         self._granted_at = self.clock.now if snapshot.permission.granted else self._granted_at
-        due, waits = decision.due - self.clock.now, self.policy.blocked_work and not self.policy.working
+        due, waits = decision.due - self.clock.now, self.policy.planned_work and not self.policy.working
         soon = waits and self.clock.now - self._granted_at < _MINUTE
         self._set_timer(min(due, _HEARTBEAT) if soon else due)
 
@@ -112,8 +112,6 @@ class Watcher:
         permitted = self.policy.permitted
         if decision.action is Action.HOLD:
             seconds, outcome = self.node.set_hold(decision.why)
-        elif decision.action is Action.PLAN:
-            seconds, outcome = self.node.plan(self.generation)
         elif decision.action is Action.RESTART_PROXY:
             seconds, outcome = self.node.restart_proxy()
         elif decision.action is Action.RESCUE:
@@ -125,7 +123,7 @@ class Watcher:
             self.node.fleet.began(self.node, permitted, self.generation)
         self.node.run(self, decision.action, seconds, outcome)
 
-    def ended(self, action: Action, outcome: Outcome) -> None:
+    def ended(self, action: Action, outcome: RunResult) -> None:
         """A pass has ended, which this daemon or an earlier one has begun."""
         if self.policy.working:
             report_end(self.cluster, self.policy, action, outcome)

@@ -30,7 +30,7 @@ def test_it_installs_is_small_and_leaves_all_in_place_when_it_ends(node: Node, t
     with daemon(node, tmp_path) as running:
         running.settle()
         assert running.restarts() == 1
-        assert running.rss() < 28_500
+        assert running.rss() < 48_000
         within(60, lambda: running.switches_per_second() < 3)  # as soon as systemd's signals have ebbed away
         before, state = node.invocations(), files(node.host)
         assert running.end() == 0
@@ -40,7 +40,7 @@ def test_it_installs_is_small_and_leaves_all_in_place_when_it_ends(node: Node, t
     node.expect_good()
     with daemon(node, tmp_path) as running:
         running.settle()
-        assert [data["changed"] for data in running.ended()] == [False]
+        assert not running.of("pass.started")
     assert node.invocations() == before
 
 
@@ -109,7 +109,7 @@ def test_while_paused_nothing_is_changed(node: Node, tmp_path: Path) -> None:
         assert running.excused_file.exists()
         with node.restarts(kubelet=False, proxy=False):
             node.path(GUARD).unlink()
-            within(SOON, lambda: running.ended()[-1]["verb"] == "plan")
+            within(SOON, lambda: "1 to create" in running.messages("state")[-1])
             running.rests()
             assert not node.path(GUARD).exists()
         assert any("1 to create" in str(event["message"]) for event in running.events)
@@ -194,7 +194,7 @@ def test_a_failed_pass_neither_ends_it_nor_spins(node: Node, tmp_path: Path) -> 
     with daemon(node, tmp_path) as running:
         running.settle()
         node.fallback("policy:\n  Active: nonsense\n")
-        within(SOON, lambda: running.ended()[-1]["exitCode"] == 2)
+        running.reach("failed")
         good = {path: node.path(path).read_bytes() for path in (GUARD, DROP_IN)}
         with node.restarts(kubelet=False, proxy=False):
             node.host.run("rm", *good)
@@ -215,7 +215,7 @@ def test_a_broken_upgrade_is_rolled_back_and_tried_once(node: Node, tmp_path: Pa
     with daemon(node, tmp_path) as running:
         running.settle()
         node.upgrade(fault="hang")
-        within(SOON, lambda: running.ended()[-1]["exitCode"] == 5)
+        within(SOON, lambda: 5 in [data["exitCode"] for data in running.ended()])
         running.rests()
         assert running.restarts() == 0
         node.upgrade(version="v0.9.2")
@@ -296,8 +296,8 @@ def test_what_the_agent_sends_is_told_and_what_containers_do_is_not_looked_at(
         cache["Cfg"] = {"NodeName": "node", "Data": {"policy": "Active: none"}}
         save(node, cache)
         within(SOON, lambda: 'policy_source="cri-resmgr-agent"' in page(listen, "/metrics")[1])
-        assert running.of("pass.started")[-1]["why"] == "cri-resmgr-agent has sent another configuration"
         running.rests()
+        assert not running.of("pass.started")
         assert not [data for data in running.of("state") if data["phase"] in ("repairing", "unwell")]
         cache["Cfg"] = None
         save(node, cache)

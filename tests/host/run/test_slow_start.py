@@ -95,7 +95,7 @@ def test_a_first_pass_waits_for_a_start_that_is_under_way(crowded: Node, tmp_pat
     assert "cri-resource-manager is still starting" in node.run("plan", code=3).out
     assert "the proxy is still starting" in node.run("status", code=3).out
     with daemon(node, tmp_path) as running:
-        within(SOON, lambda: bool(running.of("pass.started")))
+        within(SOON, lambda: bool(running.of("state")))
         node.host.systemctl("kill", "--signal=CONT", "--kill-whom=main", PROXY)
         within(SOON, lambda: on_relay(node))
         running.settle()

@@ -13,11 +13,11 @@ from installer.cluster.pod_context import PodContext
 from installer.daemon.configuration import Configuration
 from installer.daemon.decision import Action, Decision
 from installer.daemon.fleet import build_result, report_end
-from installer.daemon.outcome import Outcome
 from installer.daemon.policy import Policy
 from installer.daemon.poller import PollSnapshot
-from installer.model.fleet import NO_WORK, PlannedWork, WorkResult
+from installer.model.fleet import NO_WORK, AskFirst, PlannedWork, WorkResult
 from installer.model.hold import CLUSTER_MEMORY
+from installer.model.result import RunResult
 from tests.faults.fleets.sim import Clock, MemoryFiles, SimStore
 from tests.lib.fleet_bench import LEASES, RULES
 from tests.lib.member_bench import ANY, ONE, MemberNode
@@ -353,7 +353,7 @@ def test_a_permit_that_a_boot_has_made_forgotten_is_given_back(
     assert not other.granted
     later = MemberNode(store, clock, "node")
     later.sees()
-    result = build_result(action, Outcome(0, fleet_generation="one"), None)
+    result = build_result(action, RunResult(0, fleet_generation="one"), None)
     assert result
     later.client.report_result(result)
     later.goes_on()
@@ -372,11 +372,11 @@ def test_a_failure_that_only_the_host_remembers_is_told(
     node.ends()
     later = MemberNode(store, clock, "node", node.files).client
     policy = Policy(Configuration(), lambda: 0.5, 0.0)
-    policy.begun(Decision(Action.INSTALL, ask_first="all"), PollSnapshot())
-    report_end(later, policy, Action.INSTALL, Outcome(0, fleet_generation="a third one"))
+    policy.begun(Decision(Action.INSTALL, ask_first=AskFirst.ALL), PollSnapshot())
+    report_end(later, policy, Action.INSTALL, RunResult(0, fleet_generation="a third one"))
     reason = "it is not tried again"
-    report_end(later, policy, Action.INSTALL, Outcome(5, remembered=True, reason=reason))
-    outcome = Outcome(5, remembered=True, reason=reason, fleet_generation=generation)
+    report_end(later, policy, Action.INSTALL, RunResult(5, remembered=True, reason=reason))
+    outcome = RunResult(5, remembered=True, reason=reason, fleet_generation=generation)
     report_end(later, policy, Action.INSTALL, outcome)
     clock.run(clock.now + 5)
     assert (reason in the_breaker(store)) is told
@@ -397,7 +397,7 @@ def test_a_canary_that_has_failed_and_booted_says_so_unless_a_person_has_said_re
         del store.objects[f"{LEASES}/breaker-one"]
     later = MemberNode(store, clock, "node", rules=CANARIES)
     later.sees()
-    outcome = Outcome(5, remembered=True, reason="it is broken", fleet_generation="one")
+    outcome = RunResult(5, remembered=True, reason="it is broken", fleet_generation="one")
     for _pass in range(2):
         result = build_result(Action.INSTALL, outcome, None)
         assert result
@@ -435,7 +435,7 @@ def test_a_node_that_has_failed_and_booted_says_so_while_it_still_has_its_permit
     later = MemberNode(store, clock, "node", rules=CANARIES)
     later.sees()
     result = build_result(
-        Action.INSTALL, Outcome(5, remembered=True, reason="it is broken", fleet_generation="one"), None
+        Action.INSTALL, RunResult(5, remembered=True, reason="it is broken", fleet_generation="one"), None
     )
     assert result
     store.away, store.away_for = Answer(503, failure="503"), "/breaker-one"
@@ -566,12 +566,12 @@ def test_planned_work_does_not_begin_while_nobody_says_whether_the_node_is_pause
 @pytest.mark.parametrize(
     "outcome",
     [
-        Outcome(0, fleet_generation="other"),
-        Outcome(5, rolled_back=True, remembered=True, fleet_generation="other"),
-        Outcome(3, planned=OTHER),
+        RunResult(0, fleet_generation="other"),
+        RunResult(5, rolled_back=True, remembered=True, fleet_generation="other"),
+        RunResult(3, planned=OTHER),
     ],
 )
-def test_what_became_of_other_inputs_says_nothing_of_the_permitted_generation(outcome: Outcome) -> None:
+def test_what_became_of_other_inputs_says_nothing_of_the_permitted_generation(outcome: RunResult) -> None:
     """They have changed when the permit had come."""
     assert build_result(Action.INSTALL, outcome, ONE) == WorkResult(ONE, None, outcome.reason)
 
@@ -579,14 +579,14 @@ def test_what_became_of_other_inputs_says_nothing_of_the_permitted_generation(ou
 @pytest.mark.parametrize(
     ("outcome", "ok"),
     [
-        (Outcome(0, changed=True), True),
-        (Outcome(5, rolled_back=True, remembered=True), False),
-        (Outcome(6, rolled_back=True), False),
-        (Outcome(5, rolled_back=True, restarts=1), None),
-        (Outcome(4), None),
+        (RunResult(0, changed=True), True),
+        (RunResult(5, rolled_back=True, remembered=True), False),
+        (RunResult(6, rolled_back=True), False),
+        (RunResult(5, rolled_back=True, restarts=1), None),
+        (RunResult(4), None),
     ],
 )
-def test_a_fault_of_the_nodes_environment_stops_no_generation(outcome: Outcome, ok: bool | None) -> None:
+def test_a_fault_of_the_nodes_environment_stops_no_generation(outcome: RunResult, ok: bool | None) -> None:
     """A rollback that blames nothing returns its permit, and reports nothing."""
     result = build_result(Action.INSTALL, outcome, ONE)
     assert result

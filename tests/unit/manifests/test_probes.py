@@ -13,7 +13,6 @@ import pytest
 
 from installer.daemon.configuration import Command, Configuration, build_configuration
 from installer.daemon.decision import Action, bounds_of
-from installer.daemon.outcome import Outcome
 from installer.daemon.policy import Policy
 from installer.daemon.poller import PollSnapshot
 from installer.daemon.probe_files import ProbeFiles
@@ -22,7 +21,8 @@ from installer.inputs.settings import KubeletSettings, ProxySettings, Settings
 from installer.manifests.probes import FRESH, build_min_ready, build_probes
 from installer.model.daemon import ALIVE_FILE, EXCUSED_FILE, READY_FILE
 from installer.model.fleet import Permission, PlannedWork
-from tests.lib.policy_bench import BARE, Bench
+from installer.model.result import RunResult
+from tests.lib.policy_bench import BARE, NEW, Bench
 from tests.lib.rules import rule
 
 SLOW = Settings(
@@ -222,24 +222,28 @@ NO_UNIT, INACTIVE = 4, 3  # systemctl's exit codes for a unit that is not there,
     ("seen", "first", "status"),
     [
         (
-            replace(BARE, permission=Permission(True, None, "others first")),
-            Outcome(3, planned=WORK),
+            replace(
+                BARE,
+                picture=replace(NEW, work=WORK),
+                permission=Permission(True, None, "others first"),
+            ),
+            None,
             NO_UNIT,
         ),
         (replace(BARE, superseded=True), None, INACTIVE),
-        (replace(BARE, paused=True), Outcome(3), NO_UNIT),
+        (replace(BARE, paused=True), None, NO_UNIT),
         (replace(BARE, hold="a person looks"), None, INACTIVE),
-        (BARE, Outcome(4, reason="kubelet.service is masked"), NO_UNIT),
-        (BARE, Outcome(5, remembered=True, rolled_back=True, reason="it exits at once"), NO_UNIT),
-        (BARE, Outcome(3, would_restart=True), INACTIVE),
+        (BARE, RunResult(4, reason="kubelet.service is masked"), NO_UNIT),
+        (BARE, RunResult(5, remembered=True, rolled_back=True, reason="it exits at once"), NO_UNIT),
+        (replace(BARE, picture=replace(NEW, restarts=1)), None, INACTIVE),
     ],
     ids=["waits for a permit", "has yielded", "is paused", "is held", "is refused", "failed", "is limited"],
 )
 def test_a_pod_that_waits_longer_than_any_probe_is_patient_is_not_restarted(
-    liveness: Liveness, seen: PollSnapshot, first: Outcome | None, status: int
+    liveness: Liveness, seen: PollSnapshot, first: RunResult | None, status: int
 ) -> None:
     """The container's own files, asked by the probes' own words, while the daemon's own policy waits."""
-    limited = first is not None and first.would_restart
+    limited = seen.picture is not None and seen.picture.restarts > 0
     settings = Configuration(restarts_per_hour=0 if limited else 3)
     bench, kubelet = Bench(Policy(settings, lambda: 0.5, 1000.0)), Kubelet(liveness)
     names = (liveness.alive.with_name("ready"), liveness.alive, liveness.excused)

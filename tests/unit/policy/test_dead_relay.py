@@ -7,19 +7,21 @@ from dataclasses import replace
 import pytest
 
 from installer.daemon.decision import Action
-from installer.daemon.outcome import Outcome
 from installer.model.daemon import Phase
 from installer.model.fleet import PlannedWork
 from installer.model.hold import BY_DAEMON
 from installer.model.host import UnitState
+from installer.model.result import RunResult
 from tests.lib.policy_bench import (
     DEAD,
     GOOD,
     HELD,
     KUBELET,
+    NEW,
     OK,
     PROXY,
     SILENT,
+    UNITS,
     Bench,
 )
 from tests.lib.rules import rule
@@ -34,10 +36,10 @@ def test_a_silent_proxy_is_restarted_once_and_then_kubelet_leaves_it(settled: Be
     assert settled.look(after=5.0) is Action.NOTHING
     assert settled.look(after=2.0) is Action.RESCUE
     assert settled.now - 1000.0 < 25.0
-    settled.end(Outcome(0, restarts=1), HELD)
+    settled.end(RunResult(0, restarts=1), HELD)
     settled.look()
     assert (settled.phase, settled.ready) == (Phase.HELD, False)
-    assert (settled.policy.state.rescues, settled.policy.state.passes) == (1, 1)
+    assert settled.policy.state.rescues == 1
 
 
 @rule("R4")
@@ -113,20 +115,20 @@ def test_a_proxy_that_died_with_the_runtime_gets_its_chance_after_it(settled: Be
 def test_a_rescue_that_failed_is_tried_again(settled: Bench) -> None:
     settled.look(DEAD)
     settled.look(after=21)
-    settled.end(Outcome(6), replace(DEAD, hold=f"{BY_DAEMON}dead"))
+    settled.end(RunResult(6), replace(DEAD, hold=f"{BY_DAEMON}dead"))
     assert settled.look() is Action.NOTHING
     assert settled.look(after=2.5) is Action.RESCUE
 
 
 @rule("R4")
 @pytest.mark.parametrize("proxy", [replace(PROXY, environment=()), UnitState("p")])
-@pytest.mark.parametrize("outcome", [Outcome(3, planned=PlannedWork("new", begins=True)), Outcome(4)])
+@pytest.mark.parametrize("outcome", [RunResult(3, planned=PlannedWork("new", begins=True)), RunResult(4)])
 def test_kubelet_leaves_a_dead_relay_whose_proxy_is_somebody_elses_or_gone(
-    settled: Bench, proxy: UnitState, outcome: Outcome
+    settled: Bench, proxy: UnitState, outcome: RunResult
 ) -> None:
     """Somebody has replaced or deleted its unit, and the pass that would repair that waits or is refused. A
     proxy that is not ours is not ours to restart."""
-    silent = replace(SILENT, proxy=proxy, units=("other",))
+    silent = replace(SILENT, proxy=proxy, picture=UNITS)
     decided = [settled.look(silent)]
     for _look in range(30):
         if decided[-1] is Action.INSTALL:
@@ -136,8 +138,8 @@ def test_kubelet_leaves_a_dead_relay_whose_proxy_is_somebody_elses_or_gone(
         decided.append(settled.look(after=1))
     assert decided[-1] is Action.RESCUE
     assert Action.RESTART_PROXY not in decided
-    held = replace(silent, on_relay=False, hold=f"{BY_DAEMON}dead", units=("held",))
-    settled.end(Outcome(0, restarts=1), held)
+    held = replace(silent, on_relay=False, hold=f"{BY_DAEMON}dead", picture=UNITS)
+    settled.end(RunResult(0, restarts=1), held)
     while settled.look(after=5) is not Action.INSTALL:  # the relay comes back by a repair alone
         assert settled.now < 2000.0
 
@@ -149,9 +151,9 @@ def test_what_is_not_ours_is_not_ours_to_rescue(settled: Bench) -> None:
 
 
 def test_a_retry_does_not_meddle_with_a_rescue(settled: Bench) -> None:
-    settled.look(replace(GOOD, inputs=("new",)))
-    settled.end(Outcome(1))
-    dead = replace(DEAD, inputs=("new",))
+    settled.look(replace(GOOD, picture=NEW))
+    settled.end(RunResult(1))
+    dead = replace(DEAD, picture=NEW)
     settled.look(dead, after=1)
     assert settled.look(after=10) is Action.NOTHING
     assert settled.look(after=11) is Action.RESCUE

@@ -9,18 +9,23 @@ from typing import Any
 import pytest
 
 from installer.daemon.decision import Action
-from installer.daemon.outcome import Outcome
 from installer.daemon.policy import HEARTBEAT, HOUR
 from installer.model.daemon import Phase
 from installer.model.hold import BY_ROLLBACK, BY_RUN
 from installer.model.names import Mode
+from installer.model.result import RunResult
 from tests.lib.policy_bench import (
+    BAD,
+    CLEAN,
     DEAD,
+    DRIFT,
     GOOD,
     HELD,
-    OK,
+    NEW,
+    NEWER,
     PROXY,
     SILENT,
+    UNITS,
     Bench,
     Make,
     held,
@@ -33,11 +38,10 @@ def test_the_way_forward_is_taken_after_a_good_minute(settled: Bench) -> None:
     assert settled.look() is Action.NOTHING
     assert settled.look(after=59) is Action.NOTHING
     assert settled.look(after=2) is Action.INSTALL
-    settled.end(Outcome(0, changed=True, restarts=1), GOOD)
+    settled.end(RunResult(0, changed=True, restarts=1), GOOD)
     settled.look()
     assert settled.ready
     settled.look(after=2)
-    settled.end(OK)
     held(settled)
     assert settled.look(after=0) is Action.NOTHING
     assert settled.look(after=4 * 60 - 1) is Action.NOTHING  # longer after each return within an hour
@@ -51,12 +55,12 @@ def test_a_kubelet_that_needs_no_restart_returns_soon(settled: Bench) -> None:
         settled.look(dead, after=HEARTBEAT)
         assert settled.look(after=2) is Action.NOTHING
         assert settled.look(after=1) is Action.RESCUE
-        settled.end(Outcome(0), held)
+        settled.end(RunResult(0), held)
         settled.look()
         assert settled.look(after=waits - 1) is Action.NOTHING
         assert settled.look(after=1) is Action.INSTALL
         assert settled.last.is_return
-        settled.end(Outcome(0, changed=True), good)
+        settled.end(RunResult(0, changed=True), good)
 
 
 @rule("R3", "R8")
@@ -64,33 +68,31 @@ def test_kubelet_returns_later_and_later_to_a_proxy_that_the_guard_lets_it_leave
     """It crashes twice within ten seconds, now and then, and is back before the next heartbeat."""
     for n, waits in enumerate((0, 20, 80), 1):
         proxy = replace(PROXY, invocation_id=f"start {n}")
-        left = replace(GOOD, moves=True, on_relay=False, units=("left", n), proxy=proxy)
+        left = replace(GOOD, moves=True, on_relay=False, picture=UNITS, proxy=proxy)
         if waits:
             assert settled.look(left, after=30) is Action.NOTHING
             assert settled.look(after=waits - 1) is Action.NOTHING
         assert settled.look(left, after=1) is Action.INSTALL
-        back = replace(left, on_relay=True, units=("back", n))
-        settled.end(Outcome(0, changed=True), back)
-        assert settled.look(after=2) is Action.INSTALL  # verifies
-        settled.end(OK, back)
-    crashed = replace(left, proxy=replace(PROXY, invocation_id="start 4"), units=("left", 4))
+        back = replace(left, on_relay=True, picture=CLEAN)
+        settled.end(RunResult(0, changed=True), back)
+        assert settled.look(after=2) is Action.NOTHING
+    crashed = replace(left, proxy=replace(PROXY, invocation_id="start 4"))
     assert settled.look(crashed, after=30) is Action.NOTHING
-    assert settled.look(replace(crashed, inputs=("corrected",))) is Action.INSTALL
+    assert settled.look(replace(crashed, picture=NEWER)) is Action.INSTALL
 
 
 @rule("R3", "R8")
-def test_kubelet_returns_later_and_later_if_the_guard_lets_it_leave_during_a_pass(settled: Bench) -> None:
-    """The proxy crashes whenever a pass verifies what it has done."""
+def test_kubelet_returns_later_and_later_if_the_guard_lets_it_leave_during_a_run(settled: Bench) -> None:
+    """The proxy crashes whenever a run has just ended."""
     returns = []
     for n in range(200):
-        left = replace(GOOD, moves=True, on_relay=False, units=("left", n))
+        proxy = replace(PROXY, invocation_id=f"start {n}")
+        left = replace(GOOD, moves=True, on_relay=False, picture=UNITS, proxy=proxy)
         if settled.look(left, after=1) is not Action.INSTALL:
             continue
         returns.append(settled.now)
-        settled.end(Outcome(0, changed=True), replace(GOOD, moves=True, units=("back", n)), took=0.0)
-        assert settled.look(after=1) is Action.INSTALL  # verifies
-        settled.end(OK, left, took=0.5)
-    assert len(returns) < 6
+        settled.end(RunResult(0, changed=True), left, took=0.5)
+    assert 1 < len(returns) < 6
 
 
 @pytest.mark.parametrize("is_short", [False, True])
@@ -98,34 +100,33 @@ def test_kubelet_returns_at_once_from_a_persons_hold_however_often_there_was_one
     settled: Bench, is_short: bool
 ) -> None:
     """Also if the hold has ended before kubelet has moved: its calls in flight take their time."""
-    for n in range(4):
-        held = replace(GOOD, moves=True, hold="mine", units=("held", n))
+    for _time in range(4):
+        held = replace(GOOD, moves=True, hold="mine", picture=UNITS)
         assert settled.look(held, after=5) is Action.HOLD
-        settled.end(Outcome(0), replace(held, on_relay=False, hold="" if is_short else "mine"))
+        settled.end(RunResult(0), replace(held, on_relay=False, hold="" if is_short else "mine"))
         if not is_short:
             settled.look()
         assert settled.look(replace(held, hold="", on_relay=False), after=1) is Action.INSTALL
-        settled.end(OK, back := replace(GOOD, moves=True, units=("back", n)))
-        assert settled.look() is Action.INSTALL  # the host is not as that pass has seen it
-        settled.end(OK, back)
+        settled.end(RunResult(0, changed=True), replace(GOOD, moves=True))
+        assert settled.look() is Action.NOTHING
 
 
 @rule("R4")
 def test_a_proxy_that_was_stopped_is_started_however_often_it_has_been(settled: Bench) -> None:
     stopped = replace(PROXY, active_state="inactive", sub_state="dead", main_pid=0)
-    for n in range(4):
-        left = replace(GOOD, relay=False, moves=True, on_relay=False, units=("left", n), proxy=stopped)
+    for _time in range(4):
+        left = replace(GOOD, relay=False, moves=True, on_relay=False, picture=UNITS, proxy=stopped)
         assert settled.look(left, after=1) is Action.INSTALL
-        settled.end(OK, replace(GOOD, moves=True, units=("back", n)))
+        settled.end(RunResult(0, changed=True), replace(GOOD, moves=True))
 
 
 def test_a_persons_hold_takes_effect_at_once_where_that_takes_no_restart(settled: Bench) -> None:
-    held = replace(GOOD, hold="broken CPU map", units=("held",))
+    held = replace(GOOD, hold="broken CPU map", picture=UNITS)
     assert settled.look(held) is Action.NOTHING
     assert settled.look(replace(held, moves=True)) is Action.HOLD
-    settled.end(Outcome(0), replace(held, moves=True, on_relay=False))
+    settled.end(RunResult(0), replace(held, moves=True, on_relay=False))
     assert settled.look() is Action.NOTHING
-    assert settled.look(replace(GOOD, moves=True, on_relay=False, units=("back",))) is Action.INSTALL
+    assert settled.look(replace(GOOD, moves=True, on_relay=False, picture=UNITS)) is Action.INSTALL
 
 
 @rule("R4")
@@ -133,12 +134,12 @@ def test_a_proxy_that_hangs_is_left_before_it_is_restarted(settled: Bench) -> No
     silent = replace(SILENT, moves=True)
     settled.look(silent, after=HEARTBEAT)
     assert settled.look(after=3) is Action.RESCUE
-    settled.end(Outcome(0), replace(HELD, relay=False, moves=True))
+    settled.end(RunResult(0), replace(HELD, relay=False, moves=True))
     assert settled.look(after=1) is Action.RESTART_PROXY
 
 
-@pytest.mark.parametrize("outcome", [Outcome(3, would_restart=True), Outcome(75)])
-def test_the_way_forward_that_a_pass_could_not_take_is_still_open(settled: Bench, outcome: Outcome) -> None:
+@pytest.mark.parametrize("outcome", [RunResult(3, would_restart=True), RunResult(75)])
+def test_the_way_forward_that_a_pass_could_not_take_is_still_open(settled: Bench, outcome: RunResult) -> None:
     """No restart of kubelet was left, or another run held the host's lock."""
     held(settled)
     settled.look()
@@ -154,32 +155,32 @@ def test_the_way_forward_that_a_pass_could_not_take_is_still_open(settled: Bench
 
 
 def test_the_way_forward_is_open_while_a_failed_generation_is_not_retried(settled: Bench) -> None:
-    settled.look(replace(GOOD, inputs=("new",)))
-    settled.end(Outcome(5, remembered=True, reason="it is broken"))
-    settled.look(replace(DEAD, inputs=("new",)))
+    settled.look(replace(GOOD, picture=NEW))
+    settled.end(RunResult(5, remembered=True, reason="it is broken"), replace(GOOD, picture=BAD))
+    settled.look(replace(DEAD, picture=BAD))
     assert settled.look(after=21) is Action.RESCUE
-    settled.end(Outcome(0, restarts=1), replace(HELD, inputs=("new",)))
+    settled.end(RunResult(0, restarts=1), replace(HELD, picture=BAD))
     assert settled.look() is Action.NOTHING
     assert settled.look(after=61) is Action.INSTALL
     assert settled.last.is_return
-    settled.end(Outcome(5, remembered=True, reason="it is broken"))
+    settled.end(RunResult(5, remembered=True, reason="it is broken"))
     assert settled.look(after=4 * 60 - 2) is Action.NOTHING
 
 
 def test_a_repair_that_was_stopped_waits_for_a_restart_of_kubelet_and_is_not_forgotten(
     settled: Bench,
 ) -> None:
-    drift = replace(GOOD, files=("drift",))
+    drift = replace(GOOD, picture=DRIFT)
     settled.look(drift)
-    dead = replace(DEAD, files=("drift",))
+    dead = replace(DEAD, picture=DRIFT)
     settled.look(dead)
     assert settled.look(after=21) is Action.STOP
-    settled.end(Outcome(143), dead)
+    settled.end(RunResult(143), dead)
     assert settled.look() is Action.RESCUE
     rescued = replace(dead, on_relay=False, hold=HELD.hold)
-    settled.end(Outcome(0, restarts=3), rescued)
+    settled.end(RunResult(0, restarts=3), rescued)
     assert settled.look(after=6) is Action.INSTALL
-    settled.end(Outcome(3, would_restart=True))
+    settled.end(RunResult(3, would_restart=True))
     assert settled.look() is Action.NOTHING
     while (action := settled.look(after=HEARTBEAT)) in (Action.NOTHING, Action.RESTART_PROXY):
         if action is Action.RESTART_PROXY:
@@ -200,23 +201,23 @@ def test_a_relay_that_falls_silent_again_starts_the_minute_anew(settled: Bench) 
 def test_the_hold_of_a_run_that_was_cut_off_is_ended_by_the_next(settled: Bench) -> None:
     left = replace(HELD, hold=f"{BY_RUN}kubelet waits there while the proxy starts")
     assert settled.look(left) is Action.INSTALL
-    settled.end(Outcome(-9), left)
+    settled.end(RunResult(-9), left)
     assert settled.look(left, after=1) is Action.NOTHING
     assert settled.look(left, after=10) is Action.INSTALL
 
 
 @rule("R13")
 def test_a_node_is_not_called_held_while_its_own_run_holds_kubelet(settled: Bench) -> None:
-    assert settled.look(replace(GOOD, inputs=("new",))) is Action.INSTALL
-    settled.look(replace(HELD, inputs=("new",), hold=f"{BY_RUN}kubelet waits there while the proxy starts"))
+    assert settled.look(replace(GOOD, picture=NEW)) is Action.INSTALL
+    settled.look(replace(HELD, picture=NEW, hold=f"{BY_RUN}kubelet waits there while the proxy starts"))
     assert settled.phase is not Phase.HELD
     assert not settled.ready
 
 
 def test_drift_does_not_end_a_hold_but_a_new_input_may(settled: Bench) -> None:
     held(settled)
-    assert settled.look(replace(HELD, files=("drift",))) is Action.NOTHING
-    assert settled.look(replace(HELD, inputs=("new",))) is Action.INSTALL
+    assert settled.look(replace(HELD, picture=DRIFT)) is Action.NOTHING
+    assert settled.look(replace(HELD, picture=NEW)) is Action.INSTALL
 
 
 def test_a_hold_of_somebody_else_is_not_ours_to_end(settled: Bench) -> None:
@@ -236,7 +237,7 @@ def test_a_new_process_may_bring_what_ends_a_hold_of_ours(make: Make, hold: str)
     snapshot = replace(DEAD, on_relay=False, hold=hold)
     bench = make()
     assert bench.look(snapshot) is Action.INSTALL
-    bench.end(Outcome(6), snapshot)
+    bench.end(RunResult(6), snapshot)
     assert bench.look(after=30) is Action.NOTHING
 
 
@@ -244,7 +245,7 @@ BY_HAND = replace(HELD, hold="broken CPU map")
 
 
 @pytest.mark.parametrize(
-    "change", [{}, {"inputs": ("new",)}, {"files": ("drift",)}, {"units": ("other",)}, {"relay": False}]
+    "change", [{}, {"picture": NEW}, {"picture": DRIFT}, {"picture": UNITS}, {"relay": False}]
 )
 @pytest.mark.parametrize("fresh", [True, False])
 def test_a_persons_hold_is_ended_by_a_person(make: Make, fresh: bool, change: dict[str, Any]) -> None:
@@ -255,7 +256,7 @@ def test_a_persons_hold_is_ended_by_a_person(make: Make, fresh: bool, change: di
     for _heartbeat in range(200):
         assert bench.look(replace(BY_HAND, **change), after=HEARTBEAT) is Action.NOTHING
     assert (bench.phase, bench.ready) == (Phase.HELD, False)
-    assert bench.look(GOOD) is Action.INSTALL
+    assert bench.look(replace(GOOD, picture=UNITS)) is Action.INSTALL
 
 
 def test_under_a_persons_hold_not_even_a_plan_looks_for_restarts(make: Make) -> None:
@@ -277,7 +278,7 @@ def test_kubelet_on_a_dead_relay_is_restarted_for_a_persons_hold_to_take_effect(
     assert bench.look(hanging, after=60) is Action.NOTHING
     assert bench.look(after=14) is Action.NOTHING  # a proxy that a person has stopped stays so
     assert bench.look(after=7) is Action.RESCUE
-    bench.end(Outcome(0, restarts=1), replace(hanging, on_relay=False))
+    bench.end(RunResult(0, restarts=1), replace(hanging, on_relay=False))
     for _heartbeat in range(200):
         assert bench.look(after=HEARTBEAT) is Action.NOTHING
 
@@ -360,6 +361,6 @@ def test_a_proxy_that_was_started_anew_and_is_slow_is_not_restarted(settled: Ben
     settled.look(slow)
     assert settled.look(after=19.9) is Action.NOTHING
     assert settled.look(after=0.2) is Action.RESCUE
-    settled.end(Outcome(0, restarts=1), replace(slow, on_relay=False, hold=HELD.hold))
+    settled.end(RunResult(0, restarts=1), replace(slow, on_relay=False, hold=HELD.hold))
     assert settled.look(after=38.0) is Action.NOTHING
     assert settled.look(after=2.0) is Action.RESTART_PROXY

@@ -7,79 +7,112 @@ from dataclasses import replace
 import pytest
 
 from installer.daemon.decision import Action, Decision
-from installer.daemon.outcome import Outcome
 from installer.daemon.policy import BUSY, HEARTBEAT
 from installer.daemon.poller import PollSnapshot
-from installer.model.daemon import Installed, Phase
-from installer.model.fleet import Permission, PlannedWork
+from installer.model.daemon import NOTHING_INSTALLED, Installed, Phase
+from installer.model.fleet import AskFirst, Permission, PlannedWork
 from installer.model.names import Mode
-from tests.lib.policy_bench import BARE, CHANGED, DEAD, GOOD, HELD, KUBELET, OK, PROXY, Bench, Make, held
+from installer.model.result import RunResult
+from tests.lib.policy_bench import (
+    BARE,
+    CHANGED,
+    CLEAN,
+    DEAD,
+    DRIFT,
+    GOOD,
+    HELD,
+    KUBELET,
+    NEW,
+    OK,
+    PROXY,
+    UNITS,
+    Bench,
+    Make,
+    held,
+)
 from tests.lib.rules import rule
 
 WORK = PlannedWork("one", begins=True)
 WAITS = Permission(True, None, "the only permit is in use (worker-1)")
 COMES = Permission(True, WORK)
-KEPT = Outcome(3, planned=WORK)
+PLANNED = replace(NEW, work=WORK, restarts=1)
 
 
 def of(snapshot: PollSnapshot, permission: Permission = WAITS) -> PollSnapshot:
     return replace(snapshot, permission=permission)
 
 
+def works(snapshot: PollSnapshot, work: PlannedWork = WORK) -> PollSnapshot:
+    """Planned work is what is left to do there."""
+    assert snapshot.picture is not None
+    return of(replace(snapshot, picture=replace(snapshot.picture, due=True, work=work)))
+
+
 def wait(bench: Bench, snapshot: PollSnapshot = BARE) -> None:
-    """A first pass has found that planned work is to be asked for."""
-    assert bench.look(of(snapshot)) in (Action.INSTALL, Action.REMOVE)
-    assert bench.last.ask_first
-    assert bench.policy.permitted is None
-    bench.end(KEPT, of(snapshot))
+    assert bench.look(works(snapshot)) is Action.NOTHING
+    assert bench.last.wants == WORK
 
 
-def test_a_pass_that_may_not_restart_kubelet_waits_and_says_for_what(make: Make) -> None:
+def test_work_that_needs_a_permit_waits_and_says_for_what(make: Make) -> None:
     bench = make()
     wait(bench)
-    assert bench.policy.blocked_work == WORK
     for _look in range(20):
         assert bench.look(after=30.0) is Action.NOTHING
         assert (bench.phase, bench.ready) == (Phase.WAITING, False)
     assert bench.policy.state.reason == WAITS.why
-    assert bench.look(of(BARE, Permission(True))) is Action.NOTHING
+    assert bench.look(of(works(BARE), Permission(True))) is Action.NOTHING
     assert (bench.phase, bench.policy.state.reason) == (Phase.WAITING, "asking for a permit")
-    assert bench.look(of(BARE, COMES)) is Action.INSTALL
-    assert not bench.last.ask_first
+    assert bench.look(of(works(BARE), COMES)) is Action.INSTALL
+    assert bench.last.ask_first is AskFirst.NOTHING
+    assert bench.last.begins == "one"
     assert bench.policy.permitted == WORK
     bench.end(CHANGED, of(GOOD))
-    assert bench.policy.blocked_work is None
     bench.look()
+    assert bench.policy.planned_work is None
     assert bench.phase is Phase.CONVERGED
+
+
+@pytest.mark.parametrize(
+    ("work", "asks"),
+    [
+        (None, AskFirst.ALL),
+        (WORK, AskFirst.NOTHING),
+        (replace(WORK, restarts_kubelet=False), AskFirst.RESTARTS),
+    ],
+)
+def test_what_a_run_has_to_ask_for_first_is_all_that_is_not_permitted(
+    settled: Bench, work: PlannedWork | None, asks: AskFirst
+) -> None:
+    drift = of(replace(GOOD, picture=replace(DRIFT, work=work)), Permission(True, work))
+    assert settled.look(drift) is Action.INSTALL
+    assert settled.last.ask_first is asks
+    assert settled.policy.permitted == work
 
 
 @rule("R13")
 def test_what_is_installed_is_said_while_something_else_is_asked_for(make: Make) -> None:
     """By a daemon that has just come, with the new generation's pod: it has installed nothing itself."""
     there = Installed("good", policy="balloons", policy_source="fallback.cfg")
-    for outcome, phase in (
-        (Outcome(3, planned=WORK, fleet_generation="one", installed=there), Phase.WAITING),
-        (Outcome(4, reason="masked", fleet_generation="one", installed=there), Phase.REFUSED),
-        (Outcome(2, reason="fallback.cfg: no policy", installed=there), Phase.FAILED),
+    wants = replace(NEW, wanted="one", installed=there)
+    for picture, phase in (
+        (replace(wants, work=WORK), Phase.WAITING),
+        (replace(wants, due=False, code=4, reason="masked"), Phase.REFUSED),
+        (replace(wants, due=False, code=2, reason="fallback.cfg: no policy", wanted=""), Phase.FAILED),
     ):
         bench = make()
-        assert bench.look(of(GOOD)) is Action.INSTALL
-        bench.end(outcome, of(GOOD))
-        bench.look(after=1.0)
+        assert bench.look(of(replace(GOOD, picture=picture))) is Action.NOTHING
         state = bench.policy.state
         assert (state.phase, state.ready) == (phase, False)
         assert (state.serves, state.installed) == (True, there)
-        assert state.wanted == outcome.fleet_generation
-        bench.look(of(replace(GOOD, on_relay=False)), after=1.0)
+        assert state.wanted == picture.wanted
+        bench.look(of(replace(bench.snapshot, on_relay=False)), after=1.0)
         assert not bench.policy.state.serves
 
 
 @rule("R13")
 def test_a_removal_that_waits_asks_for_no_generation_and_the_node_is_served(make: Make) -> None:
     bench = make(mode=Mode.REMOVE)
-    work = PlannedWork("removal", removes=True)
-    bench.look(of(GOOD))
-    bench.end(Outcome(3, planned=work, fleet_generation="one", installed=Installed("good")), of(GOOD))
+    bench.look(works(replace(GOOD, picture=replace(UNITS, installed=Installed("good")))))
     state = bench.policy.state
     assert (state.phase, state.serves, state.installed.generation, state.wanted) == (
         Phase.WAITING,
@@ -92,8 +125,8 @@ def test_a_removal_that_waits_asks_for_no_generation_and_the_node_is_served(make
 @rule("R13")
 def test_a_first_installation_that_waits_serves_nothing(make: Make) -> None:
     bench = make()
-    assert bench.look(of(BARE)) is Action.INSTALL
-    bench.end(replace(KEPT, installed=Installed(), fleet_generation="one"), of(BARE))
+    nothing = replace(NEW, wanted="one", installed=NOTHING_INSTALLED, work=WORK)
+    assert bench.look(of(replace(BARE, picture=nothing))) is Action.NOTHING
     state = bench.policy.state
     assert (state.serves, state.installed.generation, state.wanted) == (False, "", "one")
 
@@ -104,28 +137,39 @@ def test_the_removal_at_the_end_of_a_pod_is_what_was_permitted(settled: Bench) -
 
 
 @rule("R13")
-def test_a_node_that_cannot_be_looked_at_is_not_called_served(make: Make) -> None:
-    bench = make()
-    assert bench.look(GOOD) is Action.INSTALL
-    bench.end(Outcome(0, installed=Installed("good")))
-    assert bench.policy.state.serves
-    bench.look(replace(GOOD, blind="no bus"))
-    bench.look(after=21)
-    assert not bench.policy.state.serves
+def test_a_node_that_cannot_be_looked_at_is_not_called_served(settled: Bench) -> None:
+    assert settled.policy.state.serves
+    settled.look(replace(GOOD, blind="no bus"))
+    settled.look(after=21)
+    assert not settled.policy.state.serves
 
 
 def test_the_permit_of_other_work_is_not_used(make: Make) -> None:
     bench = make()
     wait(bench)
     other = Permission(True, replace(WORK, generation="another"))
-    assert bench.look(of(BARE, other), after=1.0) is Action.NOTHING
+    assert bench.look(of(works(BARE), other), after=1.0) is Action.NOTHING
 
 
-def test_a_host_that_changes_meanwhile_is_looked_at_again(make: Make) -> None:
-    bench = make()
-    wait(bench)
-    assert bench.look(of(replace(BARE, files=("drift",))), after=5.0) is Action.INSTALL
-    assert bench.last.ask_first
+@rule("R13")
+def test_while_work_waits_the_good_generation_is_repaired(settled: Bench) -> None:
+    drifted = of(replace(GOOD, picture=replace(PLANNED, repairs=True)))
+    assert settled.look(drifted) is Action.INSTALL
+    assert settled.last.ask_first is AskFirst.ALL
+    settled.end(RunResult(3, changed=True, planned=WORK), of(replace(GOOD, picture=PLANNED)))
+    assert settled.look() is Action.NOTHING
+    assert settled.phase is Phase.WAITING
+
+
+def test_work_that_only_a_run_has_met_is_asked_for(settled: Bench) -> None:
+    """The runtime knows more than the picture."""
+    assert settled.look(of(replace(GOOD, picture=UNITS))) is Action.INSTALL
+    settled.end(RunResult(3, planned=WORK), of(replace(GOOD, picture=UNITS)))
+    for _look in range(100):
+        assert settled.look(after=HEARTBEAT) is Action.NOTHING
+        assert settled.last.wants == WORK
+    assert settled.look(of(settled.snapshot, COMES)) is Action.INSTALL
+    assert settled.policy.permitted == WORK
 
 
 @rule("R4")
@@ -135,29 +179,18 @@ def test_a_rescue_does_not_wait(make: Make, mode: Mode) -> None:
     wait(bench, GOOD)
     bench.look()
     assert bench.last.wake <= bench.now + HEARTBEAT
-    bench.look(of(DEAD), after=1.0)
-    bench.end(KEPT, of(DEAD))
-    assert bench.look(of(DEAD), after=21.0) is Action.RESCUE
+    assert bench.look(works(DEAD), after=1.0) is Action.NOTHING
+    assert bench.look(after=21.0) is Action.RESCUE
     assert bench.phase is not Phase.WAITING
 
 
-def test_the_way_back_after_a_rescue_does_not_wait(make: Make) -> None:
-    bench = make()
-    bench.settle()
-    held(bench)
-    good = replace(of(HELD), relay=True)
-    assert bench.look(good, after=1.0) is Action.NOTHING
-    assert bench.look(good, after=61.0) is Action.INSTALL
-    assert not bench.last.ask_first
-
-
-def test_a_repair_that_needs_no_permit_goes_on(make: Make) -> None:
-    bench = make()
-    assert bench.look(of(GOOD)) is Action.INSTALL
-    bench.end(OK)
-    assert bench.look(of(replace(GOOD, files=("drift",))), after=5.0) is Action.INSTALL
-    bench.end(CHANGED, of(GOOD))
-    assert bench.policy.blocked_work is None
+def test_the_way_back_after_a_rescue_does_not_wait(settled: Bench) -> None:
+    held(settled)
+    good = works(HELD)
+    assert settled.look(good, after=1.0) is Action.NOTHING
+    assert settled.look(good, after=61.0) is Action.INSTALL
+    assert settled.last.is_return
+    assert settled.last.ask_first is AskFirst.NOTHING
 
 
 def test_a_removal_waits_for_a_permit(make: Make) -> None:
@@ -165,38 +198,29 @@ def test_a_removal_waits_for_a_permit(make: Make) -> None:
     wait(bench, GOOD)
     assert bench.look(after=60.0) is Action.NOTHING
     assert bench.phase is Phase.WAITING
-    assert bench.look(of(GOOD, COMES)) is Action.REMOVE
-    bench.end(CHANGED, of(BARE))
+    assert bench.look(of(works(GOOD), COMES)) is Action.REMOVE
+    bench.end(CHANGED, of(replace(BARE, picture=replace(CLEAN, wanted=""))))
     assert str(bench.phase) == "removed"
 
 
 @pytest.mark.parametrize("mode", [Mode.INSTALL, Mode.REMOVE])
-def test_a_proxy_that_keeps_crashing_begins_no_pass_while_one_waits(make: Make, mode: Mode) -> None:
+def test_a_proxy_that_keeps_crashing_begins_no_run_while_one_waits(make: Make, mode: Mode) -> None:
     bench = make(mode=mode)
-    crashed = replace(GOOD, relay=False, on_relay=False, units=("base",))
+    crashed = replace(GOOD, relay=False, on_relay=False, picture=UNITS)
     wait(bench, crashed)
     for number in range(20):
         for state in ("activating", "deactivating"):
             proxy = replace(PROXY, active_state=state, main_pid=number, invocation_id=f"{number}")
-            seen = replace(crashed, proxy=proxy, units=(state, number))
-            assert bench.look(of(seen), after=1.0) is Action.NOTHING
-    assert bench.look(of(crashed, COMES)) is not Action.NOTHING
+            assert bench.look(works(replace(crashed, proxy=proxy)), after=1.0) is Action.NOTHING
+    assert bench.look(of(works(crashed), COMES)) is not Action.NOTHING
 
 
-def test_a_kubelet_that_keeps_crashing_slows_a_removal_down_that_waits(make: Make) -> None:
-    """A restart of kubelet may have made the removal possible, so it is tried; but not without end."""
+def test_a_kubelet_that_keeps_crashing_begins_no_removal_that_waits(make: Make) -> None:
     bench = make(mode=Mode.REMOVE)
     wait(bench, GOOD)
-    passes = 0
     for number in range(600):
-        seen = of(replace(GOOD, kubelet=replace(KUBELET, invocation_id=f"{number}")))
-        if bench.look(seen, after=1.0) is Action.REMOVE:
-            passes += 1
-            bench.end(KEPT, seen, took=0.0)
-    assert 0 < passes < 300
-
-
-STOPPED = replace(GOOD, kubelet=replace(KUBELET, active_state="inactive"), files=("drift",))
+        seen = works(replace(GOOD, kubelet=replace(KUBELET, invocation_id=f"{number}")))
+        assert bench.look(seen, after=1.0) is Action.NOTHING
 
 
 @pytest.mark.parametrize(
@@ -204,64 +228,49 @@ STOPPED = replace(GOOD, kubelet=replace(KUBELET, active_state="inactive"), files
     [
         pytest.param(replace(BARE, hold="ask Kim"), id="a person's hold"),
         pytest.param(replace(BARE, blind="D-Bus is gone"), id="a host that cannot be looked at"),
-        pytest.param(STOPPED, id="a kubelet that is stopped"),
+        pytest.param(
+            replace(GOOD, kubelet=replace(KUBELET, active_state="inactive")), id="a stopped kubelet"
+        ),
         pytest.param(replace(BARE, paused=True), id="a pause"),
     ],
 )
-def test_a_permit_that_could_not_be_used_is_not_asked_for(make: Make, seen: PollSnapshot) -> None:
-    bench = make()
-    bench.settle()
-    drifted = replace(GOOD, files=("drift",), on_relay=False)
-    assert bench.look(of(drifted), after=5.0) is Action.INSTALL
-    bench.end(KEPT, of(drifted))
-    bench.look()
-    assert bench.last.wants == WORK
-    bench.look(of(seen, COMES), after=5.0)
-    assert bench.last.wants is None
+def test_a_permit_that_could_not_be_used_is_not_asked_for(settled: Bench, seen: PollSnapshot) -> None:
+    off = works(replace(GOOD, on_relay=False))
+    settled.look(off, after=5.0)
+    assert settled.last.wants == WORK
+    settled.look(of(works(seen), COMES), after=5.0)
+    assert settled.last.wants is None
     if not seen.paused:
-        bench.look(of(drifted), after=5.0)
-        assert bench.last.wants == WORK
+        settled.look(off, after=5.0)
+        assert settled.last.wants == WORK
 
 
 def test_a_node_whose_restarts_are_used_up_says_so_and_asks_for_no_permit(make: Make) -> None:
     """A rescue took the last one of the hour while the node waited."""
     bench = make(restarts=(800.0, 850.0))
     wait(bench, GOOD)
-    bench.look(of(DEAD), after=1.0)
-    bench.end(KEPT, of(DEAD))
-    assert bench.look(of(DEAD), after=21.0) is Action.RESCUE
-    held = of(replace(HELD, hold="", files=("drift",)))
-    bench.end(Outcome(0, restarts=1), held)
-    assert bench.look() is Action.INSTALL
-    bench.end(Outcome(3, would_restart=True))
+    bench.look(works(DEAD), after=1.0)
+    assert bench.look(after=21.0) is Action.RESCUE
+    bench.end(RunResult(0, restarts=1), of(replace(HELD, hold="", picture=PLANNED)))
     while bench.look() is Action.HOLD:
         bench.end(OK)
     assert bench.last.wants is None
     assert bench.phase is Phase.LIMITED
 
 
-def test_until_a_pass_has_had_the_hosts_lock_an_earlier_daemon_may_be_at_work(make: Make) -> None:
+def test_until_nobody_else_has_had_the_hosts_lock_an_earlier_daemon_may_be_at_work(make: Make) -> None:
     bench = make()
-    bench.look(of(GOOD))
-    bench.end(Outcome(BUSY))
+    bench.look(of(replace(GOOD, picture=replace(CLEAN, at_work="pid 7"))))
     assert not bench.policy.had_lock
-    bench.look(after=3.0)
-    bench.end(OK)
+    bench.look(of(GOOD), after=3.0)
     assert bench.policy.had_lock
-
-
-def test_a_look_needs_no_lock_and_so_shows_nothing_of_who_has_it(make: Make) -> None:
-    bench = make()
-    assert bench.look(replace(GOOD, paused=True)) is Action.PLAN
-    bench.end(OK)
-    assert not bench.policy.had_lock
 
 
 def test_while_another_run_has_the_hosts_lock_the_permit_is_kept(make: Make) -> None:
     bench = make()
     wait(bench)
-    assert bench.look(of(BARE, COMES), after=5.0) is Action.INSTALL
-    bench.end(Outcome(BUSY))
+    assert bench.look(of(works(BARE), COMES), after=5.0) is Action.INSTALL
+    bench.end(RunResult(BUSY))
     assert bench.look() is Action.NOTHING
     assert bench.last.wants == WORK
     assert bench.look(after=3.0) is Action.INSTALL

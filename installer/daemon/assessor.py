@@ -1,0 +1,169 @@
+"""The daemon's picture of its host: taken in a thread, so that a read that hangs delays nothing else.
+
+There is one thread at most. One that is overdue is reported, and there is no other picture until it has come
+back: a broken disk does not pile up threads.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+from installer.daemon.configuration import Command, Configuration, build_configuration
+from installer.daemon.watch import EventLoop
+from installer.errors import InstallerError, InvalidInputError, unforeseen
+from installer.host.ports import Host
+from installer.inputs.settings import load_settings
+from installer.model.event import Event
+from installer.model.host import HostSnapshot, last_flag
+from installer.model.names import Mode
+from installer.model.paths import OUR_RUNTIME, OUR_STATE
+from installer.model.result import BEGUN
+from installer.node.picture import Picture, take_picture
+from installer.node.preconditions import emit_warnings
+from installer.node.reconcile import warn_of_health
+from installer.report.planned import summarise_plan
+
+_DEADLINE = 20.0  # seconds; a picture takes 0.1, and 4 on a host whose relay is silent
+_MOST_DROPPED = 2  # pictures in a row, because something changed while they were taken
+_SHARE = 4.0  # times as long as the last picture took, until the next one begins
+
+
+@dataclass(frozen=True, slots=True)
+class Closer:
+    """What an assessment has found. `places`: the files that the picture rests on; directories among them end
+    with a slash."""
+
+    picture: Picture
+    configuration: Configuration | None = None  # of the settings; None: they are invalid
+    places: tuple[str, ...] | None = None  # None: as before
+    warnings: tuple[Event, ...] = ()
+
+
+class Engine:
+    """Reads settings and host. The host is one of its own: the main loop has another connection to the
+    bus."""
+
+    def __init__(self, command: Command, host: Host) -> None:
+        self._command, self._host = command, host
+
+    def configure(self) -> Configuration:
+        """Raises InvalidInputError with the faults of the settings."""
+        return build_configuration(load_settings(self._command.config))
+
+    def assess(self, mode: Mode | None) -> Closer:
+        """Take a picture for this mode, by default that of the settings."""
+        try:
+            settings = load_settings(self._command.config)
+        except InvalidInputError as error:
+            return failed(error)
+        configuration = build_configuration(settings)
+        request = self._command.request(settings, mode or configuration.mode)
+        picture, found = take_picture(request, self._host)
+        if found is None:
+            return Closer(picture, configuration)
+        if found.plan.steps:
+            picture = replace(picture, pending=summarise_plan(found.plan))
+        warnings = list[Event]()
+        emit_warnings(found.plan.warnings, warnings.append)
+        warn_of_health(found, found.snapshot, warnings.append)
+        return Closer(picture, configuration, tuple(sorted(_places(found.snapshot))), tuple(warnings))
+
+
+def _places(snapshot: HostSnapshot) -> Iterator[str]:
+    """Our files, kubelet's unit files and drop-ins, its environment files and configuration."""
+    base, process = snapshot.base, snapshot.kubelet.process
+    argv = process.argv if process else ()
+    directory = last_flag(argv, "--config-dir") or ""
+    texts = (base.texts, base.config_dir or (), *base.environment_files.values())
+    found = {*snapshot.files, last_flag(argv, "--config") or "", f"{directory.rstrip('/')}/"}
+    found |= {text.path for each in texts for text in each}
+    found |= {
+        f"{posixpath.dirname(path)}/" if set("*?[") & set(path) else path for path in base.environment_files
+    }
+    for path in found:
+        if path.startswith("/") and path != "/" and not path.startswith((f"{OUR_STATE}/", f"{OUR_RUNTIME}/")):
+            yield path
+
+
+class Assessor:
+    """Answers `ask` with `found` in the main loop, once for all that was asked meanwhile."""
+
+    def __init__(
+        self, loop: EventLoop, assess: Callable[[], Closer], found: Callable[[Closer], None]
+    ) -> None:
+        self._loop, self._assess, self._found = loop, assess, loop.guarded(found, None)
+        self._thread: threading.Thread | None = None
+        self._asked = self._is_void = False
+        self._timer = self._alarm = 0
+        self._next_at = 0.0
+        self._dropped = 0  # in a row
+
+    @property
+    def is_busy(self) -> bool:
+        return self._thread is not None or self._timer != 0
+
+    def ask(self) -> None:
+        """Something may have changed."""
+        if self._thread is not None:
+            self._asked = True
+        elif not self._timer:
+            self._timer = self._loop.after(max(0.0, self._next_at - time.monotonic()), self._begin)
+
+    def forget(self) -> None:
+        """What is being seen will have changed."""
+        self._is_void = self._thread is not None
+
+    def _begin(self) -> None:
+        self._timer = 0
+        self._asked = self._is_void = False
+        thread = threading.Thread(target=self._work, name="assess", daemon=True)
+        self._thread = thread
+        try:
+            thread.start()
+        except RuntimeError as error:  # no thread can be started
+            self._thread = None
+            self._next_at = time.monotonic() + 1.0
+            self._tell(f"the host cannot be assessed: {error}")
+            return
+        self._alarm = self._loop.after(_DEADLINE, self._overdue)
+
+    def _work(self) -> None:
+        began = time.monotonic()
+        try:
+            closer = self._assess()
+        except Exception as raised:
+            error = raised if isinstance(raised, InstallerError) else unforeseen(raised)
+            closer = failed(error)
+        took = time.monotonic() - began
+        self._loop.soon(lambda: self._came(closer, took))
+
+    def _came(self, closer: Closer, took: float) -> None:
+        self._thread = None
+        alarm, self._alarm = self._alarm, 0
+        if alarm:
+            self._loop.cancel(alarm)
+        # What has changed meanwhile may be seen half. Somebody who never rests is not waited for.
+        is_old = self._is_void or (self._asked and self._dropped < _MOST_DROPPED)
+        self._dropped = self._dropped + 1 if is_old else 0
+        self._next_at = time.monotonic() + (0.0 if is_old else min(took, 1.0) * _SHARE)
+        if self._asked:
+            self.ask()
+        if not is_old:
+            self._found(closer)
+
+    def _overdue(self) -> None:
+        self._alarm = 0
+        self._tell(f"the host could not be assessed within {_DEADLINE:.0f} s: a disk or a mount may hang")
+
+    def _tell(self, why: str) -> None:
+        self._found(failed(InstallerError(why)))
+
+
+def failed(error: InstallerError) -> Closer:
+    """There is no picture, but why."""
+    ended = BEGUN.failed(error)
+    return Closer(Picture(code=ended.code, reason=ended.reason, inputs=ended.reason, installed=None))

@@ -1,0 +1,158 @@
+"""What a run would find and do now, as one small value: for whoever watches a host and starts its runs.
+
+Taking a picture touches nothing and needs no lock. It reads what a run reads, but does not ask the runtime:
+that matters only to a run that has something to change.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from installer.errors import InstallerError, InvalidInputError, RolledBackError, UnservableHostError
+from installer.host.ports import Host
+from installer.inputs.load import Request
+from installer.model.daemon import NOTHING_INSTALLED, Installed
+from installer.model.fleet import PlannedWork
+from installer.model.names import Mode
+from installer.model.paths import OUR_RUNTIME
+from installer.model.plan import Assessment, Changes
+from installer.model.result import BEGUN, listed
+from installer.node.desired import fleet_generation, settings_digest
+from installer.node.inspection import assess_good, assess_host
+from installer.node.preconditions import check_worth, planned_work, repair_work
+from installer.node.preflight_proxy import check_placed
+from installer.node.reconcile import is_to_be_closed, remarks_of
+from installer.node.unattended import find_repair
+
+_WORDS = 240  # bytes: it is a reason, an Event, and a line of the log
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """`differs` is empty on a host that is as it should be. `due`: a run has something to do, be it only the
+    repair of the good generation (`repairs`) while the one that is wanted is refused (`code`, the exit code
+    that a run would end with, and `reason`), or waits for a permit (`work`)."""
+
+    differs: str = ""  # and why, in words
+    due: bool = False
+    in_files: bool = False  # files differ, and not only units
+    is_new: bool = False  # another generation than the installed one is wanted
+    code: int = 0
+    reason: str = ""
+    remembered: bool = False  # the wanted generation failed here, and is not tried again
+    repairs: bool = False
+    work: PlannedWork | None = None
+    restarts: int = 0  # of kubelet, that a run would need
+    pending: str = ""  # what a run would do, in one line
+    wanted: str = ""  # the generation that the inputs name; empty if they cannot be read
+    inputs: str = ""  # a digest of them and of the settings
+    installed: Installed | None = NOTHING_INSTALLED  # None: it could not be read
+    remarks: str = ""  # what a person should know of the host, and what to do
+    at_work: str = ""  # another run, which changes what is seen
+    spent: bool = False  # a run has been at it since
+
+    @property
+    def is_clean(self) -> bool:
+        """Whether everything is as it should be."""
+        return not (self.due or self.code or self.differs or self.spent)
+
+    @property
+    def problem(self) -> tuple[object, ...]:
+        """What a run would be about: another value means that something has changed."""
+        return (self.inputs, self.code, self.reason, self.differs, self.repairs, self.work, self.due)
+
+
+def take_picture(request: Request, host: Host) -> tuple[Picture, Assessment | None]:
+    """The assessment that it was made of comes with it, if there is one. Raises OSError for lack of
+    descriptors or memory."""
+    at_work = host.lock_holder()
+    if why := host.files.exposed(OUR_RUNTIME).get(OUR_RUNTIME):  # which each run mends first of all
+        return Picture(
+            f"{OUR_RUNTIME}: {why}", due=True, in_files=True, installed=None, at_work=at_work
+        ), None
+    try:
+        found = assess_host(request, host, probes=False)
+    except (InvalidInputError, UnservableHostError, RolledBackError) as error:
+        return replace(_refused(Picture(installed=None), error, request, host), at_work=at_work), None
+    assessment, inputs = found.assessment, found.inputs
+    plan = assessment.plan
+    wanted = fleet_generation(inputs)
+    seen = Picture(
+        differs=_in_words(plan.changes),
+        due=bool(plan.steps) or (request.mode is Mode.INSTALL and is_to_be_closed(assessment, found.run)),
+        in_files=bool(plan.changes.files),
+        is_new=plan.desired.generation != assessment.installed,
+        restarts=_restarts(assessment, request),
+        wanted=wanted,
+        inputs=f"{wanted} {settings_digest(request.settings)}",
+        installed=_installed(assessment),
+        remarks=remarks_of(assessment, check_placed(assessment.snapshot)),
+        at_work=at_work,
+    )
+    try:
+        check_worth(inputs, assessment)
+    except InstallerError as error:
+        return _refused(seen, error, request, host), assessment
+    work = planned_work(inputs, assessment, found.run.store.record) if plan.steps else None
+    if work is not None and (work.restarts_kubelet or work.begins):
+        seen = replace(seen, work=work)
+        if request.mode is Mode.INSTALL and seen.is_new:
+            seen = replace(seen, repairs=_repair(request, host, asks_first=True) is not None)
+    return seen, assessment
+
+
+def _refused(seen: Picture, error: InstallerError, request: Request, host: Host) -> Picture:
+    """What is wanted will not be installed. The good generation may be repaired all the same."""
+    ended = BEGUN.failed(error)
+    seen = replace(
+        seen, due=False, restarts=0, code=ended.code, reason=ended.reason, remembered=ended.remembered
+    )
+    if request.mode is Mode.REMOVE:
+        return seen
+    try:
+        good = assess_good(request, host, probes=False)
+    except InstallerError:
+        return seen
+    if good is None:
+        return seen
+    repair = find_repair(good.assessment, asks_first=False)
+    seen = replace(seen, installed=_installed(good.assessment))
+    return seen if repair is None else _with_repair(seen, repair, request)
+
+
+def _with_repair(seen: Picture, repair: Assessment, request: Request) -> Picture:
+    changes = repair.plan.changes
+    return replace(
+        seen,
+        due=True,
+        repairs=True,
+        differs=_in_words(changes),
+        in_files=bool(changes.files),
+        restarts=_restarts(repair, request),
+        work=repair_work(repair) if repair.plan.restarts_kubelet else None,
+    )
+
+
+def _in_words(changes: Changes) -> str:
+    return listed(changes.describe(), _WORDS)
+
+
+def _repair(request: Request, host: Host, *, asks_first: bool) -> Assessment | None:
+    good = assess_good(request, host, probes=False)
+    return find_repair(good.assessment, asks_first=asks_first) if good is not None else None
+
+
+def _restarts(assessment: Assessment, request: Request) -> int:
+    return min(assessment.plan.kubelet_restarts, request.settings.kubelet.restarts_per_hour)
+
+
+def _installed(assessment: Assessment) -> Installed:
+    if not assessment.installed:
+        return NOTHING_INSTALLED
+    policy = assessment.policy
+    return Installed(
+        assessment.installed,
+        assessment.installed_version,
+        policy.name if policy else "",
+        policy.source.value if policy else "",
+    )

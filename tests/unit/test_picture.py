@@ -1,0 +1,169 @@
+"""What the picture of a host says, on simulated nodes with the program's own engine."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from installer.errors import RolledBackError
+from installer.inputs.load import Request
+from installer.inputs.settings import KubeletSettings, Settings
+from installer.model import paths
+from installer.model.event import silent
+from installer.model.host import UnitState
+from installer.model.names import Mode
+from installer.node.picture import Picture, take_picture
+from installer.node.reconcile import reconcile
+from tests.faults.disks.node import KUBELET
+from tests.lib.fakes import failed
+from tests.lib.passes import WatchedNode
+from tests.lib.rules import rule
+
+
+@pytest.fixture
+def watched(tmp_path: Path) -> WatchedNode:
+    return WatchedNode(tmp_path)
+
+
+def look(watched: WatchedNode) -> Picture:
+    picture = watched.see().picture
+    assert picture is not None
+    return picture
+
+
+def write(watched: WatchedNode, path: str, text: str) -> None:
+    (watched.node.fake.root / path[1:]).write_text(text)
+
+
+@rule("R2")
+def test_on_a_node_that_is_as_it_should_be_nothing_is_due(watched: WatchedNode) -> None:
+    picture = look(watched)
+    assert picture.is_clean
+    assert (picture.differs, picture.work, picture.restarts, picture.is_new) == ("", None, 0, False)
+    assert picture.installed is not None
+    assert picture.installed.generation
+    assert picture.installed.policy == "topology-aware"
+    assert picture == look(watched)
+
+
+@rule("R13")
+def test_it_says_what_differs_and_why(watched: WatchedNode) -> None:
+    write(watched, paths.FALLBACK_CONFIG, "edited")
+    picture = look(watched)
+    assert picture.differs.startswith(f"{paths.FALLBACK_CONFIG}: ")
+    assert (picture.due, picture.in_files, picture.is_new, picture.work) == (True, True, False, None)
+    assert not picture.is_clean
+
+
+def test_new_inputs_begin_a_generation_and_the_good_one_is_repaired_while_it_waits(
+    watched: WatchedNode,
+) -> None:
+    before = look(watched)
+    watched.configure(500)
+    picture = look(watched)
+    assert picture.work is not None
+    assert (picture.work.begins, picture.work.restarts_kubelet, picture.repairs) == (True, False, False)
+    assert (picture.is_new, picture.wanted == before.wanted, picture.inputs == before.inputs) == (
+        True,
+        False,
+        False,
+    )
+    (watched.node.fake.root / paths.GUARD[1:]).unlink()
+    assert look(watched).repairs
+
+
+@pytest.mark.parametrize("text", ["policy: {Active: nonsense}\n", "[" * 200])
+def test_inputs_that_are_refused_leave_the_good_generation_in_the_picture(
+    watched: WatchedNode, text: str
+) -> None:
+    (watched.configs / "fallback.cfg").write_text(text)
+    picture = look(watched)
+    assert (picture.code, picture.due, picture.repairs, picture.wanted) == (2, False, False, "")
+    assert "fallback.cfg" in picture.reason
+    assert picture.installed is not None
+    assert picture.installed.generation
+    (watched.node.fake.root / paths.GUARD[1:]).unlink()
+    drifted = look(watched)
+    assert (drifted.code, drifted.due, drifted.repairs) == (2, True, True)
+    assert paths.GUARD in drifted.differs
+    assert drifted.problem != picture.problem
+
+
+def test_a_host_that_is_refused_says_why(watched: WatchedNode) -> None:
+    units = watched.node.systemd.units
+    units[KUBELET] = replace(units[KUBELET], load_state="masked")
+    picture = look(watched)
+    assert (picture.code, picture.due) == (4, False)
+    assert "masked" in picture.reason
+
+
+def test_a_drop_in_that_is_gone_restarts_kubelet_and_is_planned_work(watched: WatchedNode) -> None:
+    next(watched.node.fake.root.rglob(paths.DROP_IN_NAME)).unlink()
+    units = watched.node.systemd.units
+    units[KUBELET] = replace(units[KUBELET], environment=(), drop_in_paths=())
+    picture = look(watched)
+    assert picture.restarts == 1
+    assert picture.work is not None
+    assert picture.work.restarts_kubelet
+
+
+@rule("R8")
+def test_a_generation_that_failed_here_is_remembered(watched: WatchedNode) -> None:
+    good = look(watched).installed
+    watched.configure(500)
+    job, tries = watched.node.systemd.on_job[paths.PROXY_UNIT], list[str]()
+
+    def fail_first(method: str, unit: UnitState) -> tuple[str, UnitState]:
+        tries.append(method)
+        return ("failed", failed(unit)) if len(tries) == 1 else job(method, unit)
+
+    watched.node.systemd.on_job[paths.PROXY_UNIT] = fail_first
+    asked = Request(Mode.INSTALL, watched.settings, watched.payload, watched.configs)
+    with pytest.raises(RolledBackError):
+        reconcile(asked, watched.node.fake.host, silent)
+    picture = look(watched)
+    assert (picture.code, picture.remembered, picture.due, picture.installed) == (5, True, False, good)
+    assert picture.wanted
+    assert "is not retried" in picture.reason
+
+
+def test_a_picture_of_a_removal_is_due_while_anything_of_ours_is_there(watched: WatchedNode) -> None:
+    asked = Request(Mode.REMOVE, watched.settings, watched.payload, unattended=True)
+    picture, _ = take_picture(asked, watched.node.fake.host)
+    assert picture.due
+    assert picture.restarts == 1
+    reconcile(asked, watched.node.fake.host, silent)
+    assert not take_picture(asked, watched.node.fake.host)[0].due
+
+
+def test_deadlines_are_inputs_though_no_file_has_them(watched: WatchedNode) -> None:
+    before = look(watched)
+    watched.settings = Settings(kubelet=KubeletSettings(settle_seconds=2))
+    after = look(watched)
+    assert (after.is_clean, after.inputs == before.inputs) == (True, False)
+
+
+@rule("R15")
+def test_pictures_keep_no_descriptor(watched: WatchedNode) -> None:
+    look(watched)
+    before = len(os.listdir("/proc/self/fd"))
+    for _picture in range(50):
+        look(watched)
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_runtime_directory_that_others_may_write_calls_for_a_run_which_seals_it(
+    watched: WatchedNode,
+) -> None:
+    directory = watched.node.fake.root / paths.OUR_RUNTIME[1:]
+    directory.mkdir(exist_ok=True, parents=True)
+    directory.chmod(0o777)
+    picture = look(watched)
+    assert (picture.due, picture.code) == (True, 0)
+    assert picture.differs.startswith(f"{paths.OUR_RUNTIME}: ")
+    asked = Request(Mode.INSTALL, watched.settings, watched.payload, watched.configs, unattended=True)
+    reconcile(asked, watched.node.fake.host, silent)
+    assert look(watched).is_clean
