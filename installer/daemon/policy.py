@@ -166,7 +166,7 @@ class Policy:
             self._rescue_at = passes.retry_at
         elif action in (Action.INSTALL, Action.REMOVE):
             self._wants = outcome.planned
-            moved = self._has_left and after.on_relay and not outcome.restarts
+            moved = self._has_left and (after.on_relay or outcome.changed) and not outcome.restarts
             self._returns += [child.begun_at] * (child.decision.is_return or moved)
             if not outcome.is_blocked:
                 self._owes_repair = child.is_stopping

@@ -206,7 +206,7 @@ def test_a_removal_waits_for_a_permit(make: Make) -> None:
 @pytest.mark.parametrize("mode", [Mode.INSTALL, Mode.REMOVE])
 def test_a_proxy_that_keeps_crashing_begins_no_run_while_one_waits(make: Make, mode: Mode) -> None:
     bench = make(mode=mode)
-    crashed = replace(GOOD, relay=False, on_relay=False, picture=UNITS)
+    crashed = replace(GOOD, relay=False, on_relay=False, picture=DRIFT)
     wait(bench, crashed)
     for number in range(20):
         for state in ("activating", "deactivating"):
