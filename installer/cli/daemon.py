@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import sys
 from pathlib import Path
+from typing import NoReturn
 
 from installer.cli.grammar import ENVIRONMENT_PREFIX
 from installer.cli.options import Options, require_root
@@ -15,7 +17,7 @@ from installer.errors import InvalidInputError
 def run_daemon_verb(arguments: argparse.Namespace, options: Options) -> int:
     """Run `run` or one of INTERNAL_VERBS; return the exit code."""
     if arguments.command == "run":
-        return _run_daemon(options)
+        _run_daemon(options)
     if arguments.command == "sync":
         from installer.cluster.sync_child import sync
 
@@ -26,8 +28,8 @@ def run_daemon_verb(arguments: argparse.Namespace, options: Options) -> int:
     return run_pass(arguments, options)
 
 
-def _run_daemon(options: Options) -> int:
-    """Run until a signal comes."""
+def _run_daemon(options: Options) -> NoReturn:
+    """Run until a signal comes. What raises before that ends as in any other verb."""
     from installer.cluster.client import ClusterClient
     from installer.cluster.pod_context import find_pod_context
     from installer.daemon.configuration import Command
@@ -58,7 +60,12 @@ def _run_daemon(options: Options) -> int:
     )
     emit = build_reporter(options.output, sys.stdout, options.verbose)
     cluster = ClusterClient(context, emit, RootedFiles(options.host_root)) if context else Cluster()
-    return Daemon(command, emit, cluster).run()
+    code = Daemon(command, emit, cluster).run()
+    # Nothing is left to do. A thread may still take a picture, or hang in one, and GLib has threads of its own:
+    # an interpreter that takes itself apart beneath them may crash.
+    with contextlib.suppress(OSError, ValueError):
+        sys.stdout.flush()
+    os._exit(code)
 
 
 def _seconds(text: str) -> float:
