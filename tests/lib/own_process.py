@@ -21,7 +21,7 @@ from pytest_mock import MockerFixture
 from installer.daemon.assessor import Closer, Engine, failed
 from installer.daemon.configuration import Command, Configuration
 from installer.daemon.loop import Daemon
-from installer.errors import InvalidInputError
+from installer.errors import InstallerError, InvalidInputError
 from installer.model import paths
 from installer.model.daemon import Cluster, Installed
 from installer.model.event import Event
@@ -97,6 +97,9 @@ class SceneEngine(Engine):
         time.sleep(scene.hangs)
         if scene.faults:
             return failed(InvalidInputError(scene.faults))
+        error = scene.systemd.errors.get(("unit", paths.PROXY_UNIT))
+        if isinstance(error, InstallerError):
+            return failed(error)
         there, good = scene.path(paths.FALLBACK_CONFIG), scene.work / "good"
         content = there.read_bytes() if there.exists() else b""
         differs = not good.exists() or good.read_bytes() != content
