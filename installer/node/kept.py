@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from installer.host.ports import Files
+from installer.host.ports import Files, KnownDigest
 from installer.model import paths
 from installer.model.host import ABSENT, Content, DesiredFile, HostPath, HostSnapshot
 from installer.model.plan import Desired, FileChange, Finding, Verb, refusal, warning
@@ -21,12 +21,12 @@ def object_path(digest: str) -> str:
     return f"{paths.OBJECTS}/{digest}"
 
 
-def keep_object(files: Files, digest: str, content: Content) -> None:
+def keep_object(files: Files, digest: str, content: Content, known: KnownDigest | None = None) -> None:
     """Keep content by its digest. Does nothing if it is already kept intact.
 
     Raises InstallerError if the given file has another digest by now.
     """
-    if files.state(object_path(digest)).digest != digest:
+    if files.state(object_path(digest), known).digest != digest:
         files.write(object_path(digest), content, 0o600, digest=digest)
 
 
@@ -38,19 +38,19 @@ def drop_objects(files: Files, keep: Iterable[str]) -> None:
             files.remove(object_path(name))
 
 
-def keep_contents(files: Files, desired: Desired) -> None:
+def keep_contents(files: Files, desired: Desired, known: KnownDigest | None) -> None:
     """Keep the content of every desired file as an object."""
     for file in desired.files:
-        keep_object(files, file.digest, file.content)
+        keep_object(files, file.digest, file.content, known)
 
 
-def heal_good(files: Files, record: Record) -> None:
+def heal_good(files: Files, record: Record, known: KnownDigest | None) -> None:
     """Before the host's files are replaced, keep again what is damaged of the good generation and still
     intact on the host. At the beginning of a takeover: all of it, and kubelet's files as they are."""
     kept = {(file.path, file.digest) for file in (record.good.files if record.good else ())}
     kept |= {(path, digest) for path, claim in base_claims(record).items() for digest in claim.wrote}
     for path, digest in sorted(kept):
-        if files.state(object_path(digest)).digest != digest == files.state(path).digest:
+        if files.state(object_path(digest), known).digest != digest == files.state(path).digest:
             keep_object(files, digest, HostPath(path))
 
 

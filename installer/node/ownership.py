@@ -197,12 +197,14 @@ class RecordStore:
         self._make_own_directories()
         for digest, content in self._repaired.items():
             keep_object(self._files, digest, content)
-        heal_good(self._files, self.record)
         writes = [step.file for step in plan.steps if isinstance(step.file, DesiredFile)]
+        # A copy of the program that its identity tells is read only before the program is replaced: it is large.
+        known = None if any(file.path == paths.BINARY for file in writes) else self.record.known_digest
+        heal_good(self._files, self.record, known)
         self._keep_originals(writes, snapshot)
         # Keep the next good generation before anything is replaced, so that a full disk is noticed while
         # nothing has been touched.
-        keep_contents(self._files, plan.desired)
+        keep_contents(self._files, plan.desired, known)
         kept = (*self._set_aside(), *self._keep_edits(plan.changes.files))
         owned, theirs = dict(self.record.owned), self.record.link_directories
         if not self.record.claims:  # the first claim: what exists was there before us
@@ -331,7 +333,7 @@ class RecordStore:
         }
         self._make_own_directories()
         aside = tuple(self._set_aside())
-        keep_contents(self._files, desired)
+        keep_contents(self._files, desired, self.record.known_digest)
         failed = {gen: why for gen, why in self.record.failed.items() if gen != desired.generation}
         self._settle()
         self._save(
