@@ -61,8 +61,8 @@ def _run_daemon(options: Options) -> NoReturn:
     emit = build_reporter(options.output, sys.stdout, options.verbose)
     cluster = ClusterClient(context, emit, RootedFiles(options.host_root)) if context else Cluster()
     code = Daemon(command, emit, cluster).run()
-    # Nothing is left to do. A thread may still take a picture, or hang in one, and GLib has threads of its own:
-    # an interpreter that takes itself apart beneath them may crash.
+    # Nothing is left to do. A thread may still take a picture, or hang in one, and GLib has threads of its
+    # own: an interpreter that takes itself apart beneath them may crash.
     with contextlib.suppress(OSError, ValueError):
         sys.stdout.flush()
     os._exit(code)

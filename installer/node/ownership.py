@@ -198,7 +198,7 @@ class RecordStore:
         for digest, content in self._repaired.items():
             keep_object(self._files, digest, content)
         writes = [step.file for step in plan.steps if isinstance(step.file, DesiredFile)]
-        # A copy of the program that its identity tells is read only before the program is replaced: it is large.
+        # The program is large: a copy that its identity tells is read only before the program is replaced.
         known = None if any(file.path == paths.BINARY for file in writes) else self.record.known_digest
         heal_good(self._files, self.record, known)
         self._keep_originals(writes, snapshot)
