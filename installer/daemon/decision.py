@@ -47,7 +47,8 @@ class Decision:
 
     `wants` is the work that waits for nothing but a permit. `read_node`: what comes next depends on whether
     the node is paused, and the API server has not said so recently. `is_return`: the pass takes kubelet back
-    to the relay after a rescue. `looks_closer`: the host has to be assessed anew.
+    to the relay after a rescue. `looks_closer`: the host has to be assessed anew; `has_changed`: also if that
+    is being done.
 
     `wake` is the latest time of the next look; from `due` on that must be a full look. Both are on the
     policy's clock. `grace` belongs to STOP: seconds until SIGKILL, 0 for the child's own grace."""
@@ -60,6 +61,7 @@ class Decision:
     read_node: bool = False
     is_return: bool = False
     looks_closer: bool = False
+    has_changed: bool = False
     wake: float = 0.0
     due: float = 0.0
     grace: float = 0.0

@@ -254,7 +254,7 @@ class Daemon:
         if not (sees := self._loop.sees):
             self._warn(*NO_WATCH_LEFT)
         hears = self._systemd.is_listening and sees
-        if not hears:
+        if not (hears or self._assessor.is_busy):
             self._look_closer()
         self._turn(full=not (hears and self._snapshot.relay and now < self._due))
 
@@ -289,7 +289,7 @@ class Daemon:
             self._child.stop(decision.grace)
         elif decision.action is not Action.NOTHING:
             self._begin(decision, snapshot)
-        elif decision.looks_closer:
+        elif decision.looks_closer and (decision.has_changed or not self._assessor.is_busy):
             self._look_closer()
         self._publish(decision)
         self._set_timer(self._wake - now)
@@ -406,6 +406,8 @@ class Daemon:
         if (picture := self._snapshot.picture) is not None:
             self._snapshot = replace(self._snapshot, picture=replace(picture, spent=True))
         self._policy.ended(time.monotonic(), outcome, self._snapshot)
+        self._assessor.forget()  # also one that was begun meanwhile
+        self._look_closer()
 
     # -- what others see ------------------------------------------------------------------
 

@@ -93,7 +93,7 @@ class Policy:
         self._was_on_relay = self._has_left = False  # kubelet; by the guard, without a hold
         self._starting_since: float | None = None
         self._blind_since: float | None = None
-        self._replaced = self._was_paused = False
+        self._replaced = self._was_paused = self._has_changed = False
 
     # -- the child ----------------------------------------------------------------
 
@@ -201,7 +201,8 @@ class Policy:
             decision,
             wants=self._wants,
             read_node=decision.read_node or (may_rescue and not snapshot.permission.fresh),
-            looks_closer=rests and now >= self._closer_at,
+            looks_closer=rests and (self._has_changed or now >= self._closer_at),
+            has_changed=self._has_changed,
             wake=min(due, now + self._heartbeat(now)),
             due=due,
             grace=STOP_GRACE if decision.action is Action.STOP and not self._replaced else 0.0,
@@ -227,9 +228,10 @@ class Policy:
         self._was_paused = snapshot.paused
         units = ((each.active_state, each.invocation_id) for each in (snapshot.proxy, snapshot.kubelet))
         traits = (snapshot.agent, snapshot.relay, snapshot.paused, bool(snapshot.blind), *units)
-        if traits != self._traits:
-            self._closer_at = min(self._closer_at, now) if self._traits else self._closer_at
-            self._traits = traits
+        self._has_changed = bool(self._traits) and traits != self._traits
+        self._traits = traits
+        if self._has_changed:
+            self._closer_at = min(self._closer_at, now)
         if snapshot.picture is not None and snapshot.picture is not self._picture:
             self._see(now, snapshot.picture)
 

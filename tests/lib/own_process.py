@@ -94,6 +94,7 @@ class SceneEngine(Engine):
 
     def assess(self, mode: Mode | None) -> Closer:
         scene = self._scene
+        scene.taken += 1
         time.sleep(scene.hangs)
         if scene.faults:
             return failed(InvalidInputError(scene.faults))
@@ -153,6 +154,7 @@ class Scene:
         )
         self.faults: list[str] = []
         self.hangs = 0.0  # seconds that an assessment takes
+        self.taken = 0  # assessments
         self.seen: dict[str, Any] = {}
         self.configuration = Configuration()
         self.settings()

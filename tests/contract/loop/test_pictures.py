@@ -1,0 +1,62 @@
+"""The daemon's real loop and its pictures: when they count, and when there is another one."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+from tests.lib.own_process import KUBELET, Scene
+from tests.lib.rules import rule
+
+
+@rule("R13", "R15")
+def test_a_picture_that_takes_longer_than_a_heartbeat_counts(scene: Scene) -> None:
+    """A look that finds nothing new is no reason to take it again."""
+
+    def body() -> None:
+        scene.reaches("converged")
+        scene.path("/proc/7/cmdline").write_bytes(
+            b"kubelet\0"
+        )  # so that the relay's silence calls for nothing
+        scene.relay = False
+        scene.reaches("unwell")
+        scene.hangs, taken = 2.5, scene.taken
+        scene.systemd.units[KUBELET] = replace(scene.systemd.units[KUBELET], invocation_id="another")
+        scene.drift()
+        scene.until(lambda: len(scene.of("pass.started")) > 1)
+        assert scene.taken == taken + 1
+
+    scene.play(body)
+
+
+@rule("R13")
+def test_what_changes_while_a_picture_is_taken_calls_for_another_one(scene: Scene) -> None:
+    def body() -> None:
+        scene.reaches("converged")
+        scene.hangs, taken = 2.0, scene.taken
+        scene.systemd.changed()
+        scene.until(lambda: scene.taken > taken)
+        scene.relay = False  # which nobody tells
+        scene.reaches("unwell")
+        scene.until(lambda: scene.taken > taken + 1, 10)
+
+    scene.play(body)
+
+
+@rule("R13")
+def test_a_picture_that_was_begun_while_a_child_was_at_work_does_not_count(scene: Scene) -> None:
+    def body() -> None:
+        scene.reaches("converged")
+        scene.does("install", "time.sleep(4.5); ends(1, 'no')")
+        scene.hangs = 1.0
+        scene.drift()
+        while len(scene.of("pass.started")) < 2:  # somebody never rests: the third picture counts
+            scene.systemd.changed()
+            time.sleep(0.1)
+        taken = scene.taken
+        scene.until(lambda: scene.taken == taken + 1)  # asked for before the child had begun
+        assert len(scene.of("pass.ended")) == 1
+        scene.until(lambda: len(scene.of("pass.ended")) == 2)
+        scene.until(lambda: scene.taken == taken + 2, 4)
+
+    scene.play(body)
