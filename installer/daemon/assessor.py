@@ -121,14 +121,13 @@ class Assessor:
         self._timer = 0
         self._asked = self._is_void = False
         thread = threading.Thread(target=self._work, name="assess", daemon=True)
-        self._thread = thread
         try:
             thread.start()
         except RuntimeError as error:  # no thread can be started
-            self._thread = None
             self._next_at = time.monotonic() + 1.0
             self._tell(f"the host cannot be assessed: {error}")
             return
+        self._thread = thread
         self._alarm = self._loop.after(_DEADLINE, self._overdue)
 
     def _work(self) -> None:
@@ -156,7 +155,8 @@ class Assessor:
             self._found(closer)
 
     def _overdue(self) -> None:
-        self._alarm = 0
+        """Said again and again: while a child is at work nobody takes it."""
+        self._alarm = self._loop.after(_DEADLINE, self._overdue)
         self._tell(f"the host could not be assessed within {_DEADLINE:.0f} s: a disk or a mount may hang")
 
     def _tell(self, why: str) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 
+from pytest_mock import MockerFixture
+
 from tests.lib.own_process import KUBELET, Scene
 from tests.lib.rules import rule
 
@@ -58,5 +60,27 @@ def test_a_picture_that_was_begun_while_a_child_was_at_work_does_not_count(scene
         assert len(scene.of("pass.ended")) == 1
         scene.until(lambda: len(scene.of("pass.ended")) == 2)
         scene.until(lambda: scene.taken == taken + 2, 4)
+
+    scene.play(body)
+
+
+@rule("R13", "R15")
+def test_an_assessment_that_hangs_is_reported_though_a_child_was_at_work(
+    scene: Scene, mocker: MockerFixture
+) -> None:
+    mocker.patch("installer.daemon.assessor._DEADLINE", 4.0)
+    scene.settings(dead_seconds=1.0)
+
+    def body() -> None:
+        scene.reaches("converged")
+        scene.does("restart-proxy", "time.sleep(5)")
+        scene.hangs = 30.0
+        scene.systemd.changed()
+        scene.relay = False
+        scene.until(lambda: "restart-proxy" in scene.begun())  # until after the deadline
+        scene.until(lambda: "restart-proxy" in [event.data.get("verb") for event in scene.of("pass.ended")])
+        scene.relay = True
+        scene.reaches("failed", 15)
+        assert "the host could not be assessed" in scene.of("state")[-1].message
 
     scene.play(body)
