@@ -24,7 +24,7 @@ def report_state(cluster: Cluster, policy: Policy, decision: Decision, snapshot:
     nothing. Until a pass of this daemon has had the host's lock, an earlier one may be at work with the
     permit."""
     changes_nothing = snapshot.paused or snapshot.superseded
-    if (verdict := policy.take_verdict()) is not None and not changes_nothing:
+    if not changes_nothing and (verdict := policy.take_verdict()) is not None:
         report_end(cluster, policy, Action.INSTALL, verdict)
     busy = policy.working is not Action.NOTHING or not policy.had_lock
     work, rules = None if changes_nothing else decision.wants, policy.configuration.rules

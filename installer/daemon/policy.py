@@ -81,7 +81,7 @@ class Policy:
         self._installed = Installed()
         self._unclean = 0  # pictures in a row that showed the same problem
         self._verdict: RunResult | None = None  # on the wanted generation, without a run; not reported yet
-        self._judged: tuple[object, ...] = ()  # the last verdict, and when
+        self._judged: tuple[object, ...] = ()  # the last one that was reported, and when
         self._judged_at = -RESYNC
         self._closer_at = now  # when the host has to be assessed anew
         self._verify_at = 0.0  # the same once more
@@ -260,11 +260,10 @@ class Policy:
 
     def _judge(self, now: float, picture: Picture) -> None:
         """Whether the wanted generation works here, as seen now and then, or failed here by the record."""
-        verdict = (picture.code, picture.wanted)
+        verdict, self._verdict = (picture.code, picture.wanted), None
         if self.working or not picture.wanted or not (picture.is_clean or picture.remembered):
             return
         if verdict != self._judged or now - self._judged_at >= RESYNC / 2:
-            self._judged, self._judged_at = verdict, now
             self._verdict = RunResult(
                 picture.code,
                 remembered=picture.remembered,
@@ -275,6 +274,8 @@ class Policy:
     def take_verdict(self) -> RunResult | None:
         """Return what is to be reported of the wanted generation, once."""
         verdict, self._verdict = self._verdict, None
+        if verdict is not None:
+            self._judged, self._judged_at = (verdict.code, verdict.fleet_generation), self._now
         return verdict
 
     def _interrupt(self, now: float, snapshot: PollSnapshot) -> Decision:

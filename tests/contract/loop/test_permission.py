@@ -11,6 +11,7 @@ from installer.model.daemon import Cluster, DaemonState, Loop
 from installer.model.fleet import FleetRules, Permission, PlannedWork, WorkResult
 from installer.model.hold import PAUSE_FILE
 from tests.lib.own_process import Scene
+from tests.lib.rules import rule
 
 WORK = PlannedWork("one", begins=True)
 ASKED = "assert order['ask_first'] == ''"
@@ -71,6 +72,29 @@ def test_planned_work_waits_begins_and_is_told(scene: Scene, then: str, ok: bool
 
     scene.play(body, fleet)
     assert (fleet.results[0].work, fleet.results[0].ok) == (WORK, ok)
+
+
+@rule("R13")
+def test_what_a_picture_says_during_a_pause_is_told_after_it(scene: Scene) -> None:
+    """Somebody has put the node right meanwhile, and the other nodes wait for it."""
+    fleet = Fleet()
+    scene.does("install", "sys.exit(4)")
+    pause = scene.path(PAUSE_FILE)
+
+    def body() -> None:
+        scene.until(lambda: bool(scene.begun()))
+        pause.parent.mkdir(parents=True, exist_ok=True)
+        pause.touch()
+        scene.reaches("paused")
+        (scene.work / "good").write_bytes(b"")
+        scene.looks()
+        scene.until(scene.command.ready_file.exists)
+        assert not fleet.results
+        pause.unlink()
+        scene.until(lambda: bool(fleet.results), 10)
+
+    scene.play(body, fleet)
+    assert (fleet.results[0].work.generation, fleet.results[0].ok) == ("one", True)
 
 
 def test_a_host_outside_of_a_fleet_asks_nobody(scene: Scene) -> None:
