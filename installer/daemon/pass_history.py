@@ -62,10 +62,10 @@ class PassHistory:
         """A person may have changed anything, also the cause of a failure."""
         self.retry_at, self._waits, self._problem = 0.0, 0, None
 
-    def seen(self, picture: Picture) -> None:
-        """A new picture: on a host that is as it should be, nothing of the last failure is left."""
+    def seen(self, picture: Picture, *, is_done: bool) -> None:
+        """A new picture. `is_done`: the host is as it should be, and nothing of the last failure is left."""
         self.counts["passes"] += 1
-        if picture.is_clean:
+        if is_done:
             self.failed, self.said, self.was_good, self.refused = False, "", True, False
             self.inputs = picture.inputs
             self.forget()

@@ -240,7 +240,8 @@ class Policy:
         before, self._picture = self._picture, picture
         if picture.spent:
             return
-        self._passes.seen(picture)
+        removes = self.configuration.mode is Mode.REMOVE and not self._passes.removed
+        self._passes.seen(picture, is_done=picture.is_clean and not removes)
         self.had_lock |= not picture.at_work
         self._installed = picture.installed or self._installed
         is_new = before is None or before.problem != picture.problem
@@ -316,7 +317,7 @@ class Policy:
 
     def _remove(self, now: float, snapshot: PollSnapshot) -> Decision:
         picture, passes = snapshot.picture, self._passes
-        if passes.removed or picture is None or not passes.is_due(now, picture):
+        if passes.removed or picture is None or now < passes.calm_at(now) or not passes.is_due(now, picture):
             return _NOTHING
         return self._ask(snapshot, Decision(Action.REMOVE, picture.differs or "not removed yet"))
 

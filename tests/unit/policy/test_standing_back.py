@@ -158,6 +158,21 @@ def test_a_node_that_is_installed_again_by_hand_is_not_called_removed(make: Make
     assert (bench.phase, bench.ready) == (Phase.CONVERGING, False)
 
 
+@pytest.mark.parametrize("code", [1, 4, 137])
+def test_a_removal_that_fails_where_nothing_is_left_to_remove_waits_ever_longer(
+    make: Make, code: int
+) -> None:
+    """Each picture shows a host that is as it should be."""
+    bench = make(mode=Mode.REMOVE)
+    bare, begun = replace(BARE, picture=CLEAN), 0
+    for _second in range(600):
+        if bench.look(replace(bare, picture=replace(CLEAN)), after=1) is Action.REMOVE:
+            begun += 1
+            bench.end(RunResult(code, reason="no"), bare, took=0.1)
+            assert bench.phase in (Phase.FAILED, Phase.REFUSED)
+    assert 4 < begun < 12
+
+
 @rule("R4")
 def test_a_removal_that_failed_leaves_no_kubelet_on_a_dead_relay(make: Make) -> None:
     """Its next attempt may be minutes away."""
