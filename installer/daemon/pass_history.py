@@ -103,9 +103,13 @@ class PassHistory:
         """Whether a run may begin for this picture, if that calls for one."""
         return now >= self.locked_until and (now >= self.retry_at or not self.is_known(picture))
 
+    def met(self, picture: Picture) -> PlannedWork | None:
+        """The planned work in this problem that the last run has left undone for lack of a permit."""
+        return self._met if self.is_known(picture) else None
+
     def work(self, picture: Picture) -> PlannedWork | None:
         """The planned work that a run would do; by a run that has met it, if there was one."""
-        return (self._met if self.is_known(picture) else None) or picture.work
+        return self.met(picture) or picture.work
 
     def calm_at(self, now: float) -> float:
         """Return when the next run may begin: many runs within a minute are slowed down, not dropped."""

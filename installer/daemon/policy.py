@@ -323,8 +323,10 @@ class Policy:
 
     def _converge(self, now: float, snapshot: PollSnapshot) -> Decision:
         picture = snapshot.picture
-        if picture is None or not self._calls_for_run(now, snapshot):
+        if picture is None:
             return _NOTHING
+        if not self._calls_for_run(now, snapshot):
+            return replace(_NOTHING, wants=self._passes.met(picture))
         coming = snapshot.proxy_is_coming
         # Systemd, or a rescue, sees to a proxy that starts: a run now would blame the good generation.
         left = (coming or self._flaps(now, snapshot)) and not picture.in_files
@@ -339,7 +341,9 @@ class Policy:
             return False
         if now >= self._closer_at:  # something has changed since: the next picture counts
             return False
-        return now >= self._passes.calm_at(now) and self._passes.is_due(now, picture)
+        met = self._passes.met(picture)  # a permit for it is worth another run
+        is_due = self._passes.is_due(now, picture) or (met is not None and snapshot.permission.allows(met))
+        return now >= self._passes.calm_at(now) and is_due
 
     def _hangs(self, now: float, snapshot: PollSnapshot, share: float = 1.0) -> bool:
         """Whether kubelet hangs on our relay, which has been dead for this share of deadSeconds."""

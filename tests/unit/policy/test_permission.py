@@ -131,6 +131,23 @@ def test_a_first_installation_that_waits_serves_nothing(make: Make) -> None:
     assert (state.serves, state.installed.generation, state.wanted) == (False, "", "one")
 
 
+def test_a_good_generation_that_cannot_be_repaired_does_not_keep_the_next_one_from_its_permit(
+    settled: Bench,
+) -> None:
+    """It asks for the permit from run to run, and begins when it comes."""
+    picture, runs = replace(PLANNED, repairs=True), 0
+    broken = of(replace(GOOD, picture=picture))
+    for _look in range(600):
+        if settled.look(replace(broken, picture=replace(picture)), after=1.0):
+            runs += 1
+            settled.end(RunResult(3, planned=WORK), broken, took=0.1)
+            settled.look()
+        assert settled.last.wants == WORK
+    assert 4 < runs < 12
+    assert settled.look(replace(broken, permission=COMES)) is Action.INSTALL
+    assert settled.policy.permitted == WORK
+
+
 def test_the_removal_at_the_end_of_a_pod_is_what_was_permitted(settled: Bench) -> None:
     settled.policy.begun(Decision(Action.REMOVE, wants=WORK), of(GOOD, COMES))
     assert settled.policy.permitted == WORK
