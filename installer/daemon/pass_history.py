@@ -48,6 +48,7 @@ class PassHistory:
         self._waits = 0  # in a row, each longer than the one before
         self._problem: object = None  # what the last run could not solve
         self._met: PlannedWork | None = None  # in it, by that run
+        self._found_nothing = False  # to do about it, by that run
         self._begun: list[float] = []
 
     def begun(self, now: float) -> None:
@@ -91,6 +92,7 @@ class PassHistory:
         problem = begun_on.problem if whole else begun_on.inputs
         self._waits = min(self._waits + 1, MOST_WAITS) if problem == self._problem else 1
         self._problem, self._met = problem, outcome.planned
+        self._found_nothing = outcome.code == 0
         wait = RESYNC if outcome.code == _INVALID else min(RESYNC, _BACKOFF * 2.0 ** (self._waits - 1))
         # What a killed run has begun is finished at once: the proxy may be stopped.
         self.retry_at = now + (0.0 if outcome.code in _KILLED and self._waits == 1 else self._spread(wait))
@@ -98,6 +100,12 @@ class PassHistory:
     def is_known(self, picture: Picture) -> bool:
         """Whether the last run could not solve this problem."""
         return self._problem is not None and self._problem in (picture.problem, picture.inputs)
+
+    def is_content(self, picture: Picture) -> bool:
+        """Whether the host is as it should be, or a run that has looked into it has found nothing to do: what
+        becomes of pods and containers, the runtime says only to a run."""
+        looked = self._found_nothing and self.is_known(picture)
+        return picture.is_clean or (looked and not (picture.in_files or picture.code or picture.spent))
 
     def is_due(self, now: float, picture: Picture) -> bool:
         """Whether a run may begin for this picture, if that calls for one."""

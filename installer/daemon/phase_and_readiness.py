@@ -47,7 +47,7 @@ def judge_phase_and_readiness(
         hint = _REFUSED_HINT + ("" if configuration.refused_is_ready else _GO_ON_HINT)
         left = "what is installed stays" if seen.proxy.loaded_digest else "nothing was touched"
         return phase, f"{reason}; {left}. {hint}", configuration.refused_is_ready
-    fit = seen.picture is not None and seen.picture.is_clean and not now.sick
+    fit = seen.picture is not None and passes.is_content(seen.picture) and not now.sick
     certain = phase in (Phase.CONVERGED, Phase.CHECKING, Phase.REMOVED)
     return phase, reason, certain or (phase is Phase.PAUSED and fit)
 
@@ -92,6 +92,6 @@ def _phase(passes: PassHistory, now: Obstacles, seen: PollSnapshot, installs: bo
         return Phase.CONVERGING, why
     if now.sick:
         return Phase.UNWELL, now.sick
-    if not picture.is_clean:
+    if not passes.is_content(picture):
         return Phase.REPAIRING, why
     return Phase.CHECKING if now.at_work else Phase.CONVERGED, picture.remarks

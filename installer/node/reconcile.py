@@ -143,7 +143,8 @@ def is_to_be_closed(assessment: Assessment, run: Run) -> bool:
     """Whether a run that changes nothing on the host has to write its end into the record."""
     plan, snapshot = assessment.plan, assessment.snapshot
     reduced = any(finding.code == WEIGHT_TAKEN for finding in plan.findings)
-    unkept = is_open(run.store.record, plan.desired) or bool(snapshot.damaged)
+    lacking = snapshot.damaged & {file.digest for file in plan.desired.files}  # which can be kept again
+    unkept = is_open(run.store.record, plan.desired) or bool(lacking)
     unkept = unkept or (assessment.unchecked and not reduced) or run.store.names_another_host
     unkept = unkept or run.store.has_strays or HEALTH_OWED in run.store.record.owed
     mute = bool(snapshot.probe and snapshot.probe.runtime_error)  # then nothing was checked

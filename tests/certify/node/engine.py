@@ -13,6 +13,7 @@ from installer.inputs.load import Request
 from installer.model import paths
 from installer.model.event import silent
 from installer.model.plan import Assessment
+from installer.node.picture import Picture, take_picture
 from installer.node.reconcile import preview, reconcile
 from tests.certify.node.earlier import kubelets_own, repairs
 from tests.certify.node.picture import picture, undone
@@ -97,9 +98,11 @@ def watch(
     world.runtime_died = False
     foreseen: Assessment | None = None
     error: InstallerError | None = None
+    seen: Picture | None = None
     if foresees:
         with suppress(InstallerError):
             foreseen, error = preview(request, world.fake.host)
+        seen, _ = take_picture(request, world.fake.host)
     looked = [effect for effect in world.effects if effect.verb != LOOK]
 
     def note(effect: Effect) -> None:
@@ -111,7 +114,9 @@ def watch(
     ended = attempt(world, request, asks=asks)
     world.on_effect = lambda _effect: None
     if looked:
-        ended = f"{ended}, and `plan` did {looked[0]}"
+        ended = f"{ended}, and a look did {looked[0]}"
+    if seen is not None and (wrong := _misread(seen, ended, take_picture(request, world.fake.host)[0])):
+        ended = f"{wrong}, though it ends '{ended}'"
     remembers = isinstance(error, RolledBackError)
     gives_back = dict(target.removal).get("reset_pinning", True) is True
     return Run(
@@ -119,6 +124,16 @@ def watch(
         gives_back=gives_back,
         remembers=remembers,
     )
+
+
+def _misread(seen: Picture, ended: str, after: Picture) -> str:
+    """What the daemon would do wrong that has these pictures: begin runs without end that have nothing to do,
+    or none though there is something to do. What only the runtime can tell, a picture may show in vain."""
+    if after.due and after.in_files and ended == "nothing to do":
+        return f"the picture has something to do ({after.differs})"
+    if not seen.due and ended == "changed":
+        return f"the picture had nothing to do ({seen.code} {seen.reason})"
+    return ""
 
 
 def certify(ground: Ground, start: Start, target: Target, *, every: int = 1, power: bool = True) -> Found:
@@ -136,6 +151,7 @@ def certify(ground: Ground, start: Start, target: Target, *, every: int = 1, pow
     found.depth = len(uncut.steps)
     found.ends[uncut.ended] = 1
     found.faults += [f"{name}: {why}" for why in broken(uncut)]
+    found.faults += [f"{name}: R2: {uncut.ended}"] if uncut.ended.startswith("the picture") else []
     found.faults += [f"{name}: {why}" for why in _as_planned(start, target, uncut)]
     found.faults += [f"{name}: {why}" for why in _as_fresh(ground, start, target, uncut)]
     again = watch(world, request, target, origin)

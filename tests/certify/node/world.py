@@ -252,6 +252,7 @@ class _Files(NodeFiles):
         self.world.refresh()
 
     def seal(self, directory: str) -> str:
+        self.world.facts.get("exposed", {}).pop(directory, None)
         why: str | None = self.world.facts.get("seals")
         if why == "":
             raise OSError(errno.EROFS, os.strerror(errno.EROFS), directory)

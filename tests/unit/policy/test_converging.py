@@ -182,6 +182,29 @@ def test_a_run_that_finds_nothing_where_the_picture_shows_something_is_not_repea
         assert settled.look(after=2) is Action.INSTALL
 
 
+@rule("R13")
+@pytest.mark.parametrize("differs", ["", "it does not know 2 pods"])
+def test_what_only_a_run_can_look_into_is_settled_by_a_run_that_finds_nothing(
+    settled: Bench, differs: str
+) -> None:
+    """The picture cannot ask the runtime, and goes on showing it."""
+    unsure = replace(GOOD, picture=replace(CLEAN, due=True, differs=differs))
+    assert settled.look(unsure) is Action.INSTALL
+    settled.end(OK, unsure)
+    runs = 0
+    for _second in range(3600):
+        if settled.look(replace(unsure, picture=replace(CLEAN, due=True, differs=differs)), after=1.0):
+            settled.end(OK, unsure, took=0.1)
+            runs += 1
+        else:
+            assert (settled.phase, settled.ready) == (Phase.CONVERGED, True)
+    assert runs < 15
+    assert settled.look(DRIFTED) is Action.INSTALL
+    settled.end(OK, DRIFTED)
+    settled.look()
+    assert settled.phase is Phase.REPAIRING  # a file that differs is no matter of opinion
+
+
 def test_runs_that_chase_each_other_are_slowed_down(settled: Bench) -> None:
     runs = 0
     for number in range(600):  # a minute of somebody who writes ten times a second
