@@ -91,15 +91,20 @@ BRANCHES: dict[str, tuple[str, ...]] = {
         "snapshot._last_start: if socket is None or pid_file is None: -> return 0.0",
         "snapshot._last_start: except UnservableHostError:",
     ),
+    "The good generation cannot be assessed either, where what is wanted is refused. tests/unit/test_picture.py tries it.": (
+        "picture._refused: except InstallerError:",
+    ),
 }
 
-#: Functions that no run calls: they read for people, and decide and change nothing.
+#: Functions that no run calls: they read for people or for the daemon, and decide and change nothing.
 FOR_PEOPLE = frozenset(
     {
         "history._entry",
         "history._time",
         "history.read_history",
         "history.read_past",
+        "picture.Picture.is_clean",
+        "picture.Picture.problem",
         "reconcile.inspect",
         "record.last_options",
     }
