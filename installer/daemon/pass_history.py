@@ -113,11 +113,12 @@ class PassHistory:
 
     def met(self, picture: Picture) -> PlannedWork | None:
         """The planned work in this problem that the last run has left undone for lack of a permit."""
-        return self._met if self.is_known(picture) else None
+        return self._met if picture.problem == self._problem else None
 
     def work(self, picture: Picture) -> PlannedWork | None:
-        """The planned work that a run would do; by a run that has met it, if there was one."""
-        return self.met(picture) or picture.work
+        """The planned work that a run would do. One that has looked into this problem knows better: it may
+        have been refused before it came to that, and needs no permit to be refused again."""
+        return self._met if picture.problem == self._problem else picture.work
 
     def calm_at(self, now: float) -> float:
         """Return when the next run may begin: many runs within a minute are slowed down, not dropped."""

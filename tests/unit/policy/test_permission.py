@@ -148,6 +148,31 @@ def test_a_good_generation_that_cannot_be_repaired_does_not_keep_the_next_one_fr
     assert settled.policy.permitted == WORK
 
 
+@rule("R13")
+@pytest.mark.parametrize("outcome", [RunResult(4, reason="static-managers"), RunResult(2, reason="invalid")])
+def test_a_node_that_is_refused_holds_no_permit_to_be_refused_again(
+    settled: Bench, outcome: RunResult
+) -> None:
+    """What only a run finds out, like the runtime's state, no picture shows."""
+    planned = replace(GOOD, picture=PLANNED)
+    wait(settled, planned)
+    assert settled.look(of(planned, COMES)) is Action.INSTALL
+    settled.end(outcome, of(planned), took=0.1)
+    phase, runs = settled.phase, 0
+    assert phase in (Phase.REFUSED, Phase.FAILED)
+    for _second in range(3600):
+        if settled.look(of(replace(planned, picture=replace(PLANNED))), after=1.0):
+            assert settled.last.ask_first is AskFirst.ALL
+            settled.end(outcome, of(planned), took=0.1)
+            runs += 1
+        assert (settled.phase, settled.last.wants) == (phase, None)
+    assert runs > 3
+    settled.look(after=1000.0)
+    settled.end(RunResult(3, planned=WORK), of(planned))  # the cause is gone
+    settled.look()
+    assert settled.last.wants == WORK
+
+
 def test_the_removal_at_the_end_of_a_pod_is_what_was_permitted(settled: Bench) -> None:
     settled.policy.begun(Decision(Action.REMOVE, wants=WORK), of(GOOD, COMES))
     assert settled.policy.permitted == WORK
