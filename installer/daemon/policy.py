@@ -440,7 +440,7 @@ class Policy:
     def _waits(self, snapshot: PollSnapshot) -> bool:
         """Whether only planned work without a permit is left to do."""
         picture = snapshot.picture
-        if picture is None or picture.spent or (picture.repairs and not picture.code):
+        if picture is None or picture.spent or picture.repairs_first:
             return False
         work = self._passes.work(picture)
         return work is not None and not snapshot.permission.allows(work)
@@ -448,7 +448,9 @@ class Policy:
     def _is_limited(self, snapshot: PollSnapshot) -> bool:
         """Whether too few restarts of kubelet are left for what a run would do."""
         picture = snapshot.picture
-        return picture is not None and not picture.spent and self.restarts_left < picture.restarts
+        if picture is None or picture.spent or picture.repairs_first:
+            return False
+        return self.restarts_left < picture.restarts
 
     def _systemd_is_busy(self, now: float, snapshot: PollSnapshot) -> bool:
         """Whether another party restarts kubelet now, or has stopped it, which is not ours to undo."""

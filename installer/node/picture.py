@@ -57,6 +57,12 @@ class Picture:
         return not (self.due or self.code or self.differs or self.spent)
 
     @property
+    def repairs_first(self) -> bool:
+        """Whether a run repairs the good generation, without a restart of kubelet, though the wanted one
+        waits."""
+        return self.repairs and not self.code
+
+    @property
     def problem(self) -> tuple[object, ...]:
         """What a run would be about: another value means that something has changed."""
         return (self.inputs, self.code, self.reason, self.differs, self.repairs, self.work, self.due)

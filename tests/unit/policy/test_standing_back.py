@@ -61,6 +61,18 @@ def test_what_needs_no_restart_is_still_repaired(make: Make) -> None:
     assert bench.ready
 
 
+@rule("R8")
+def test_the_good_generation_is_repaired_though_the_next_one_would_restart_kubelet_too_often(
+    make: Make,
+) -> None:
+    bench = make(restarts=(800.0, 850.0, 900.0))
+    limited = replace(GOOD, on_relay=False, moves=True, picture=replace(NEW, restarts=1))
+    bench.look(replace(limited, on_relay=True))
+    assert bench.phase is Phase.LIMITED
+    repairs = replace(limited, picture=replace(NEW, restarts=1, repairs=True))
+    assert bench.look(repairs) is Action.INSTALL  # and kubelet is not held
+
+
 def test_a_run_that_finds_that_it_would_have_to_restart_is_no_failure(make: Make) -> None:
     """The runtime knows more than the picture."""
     bench = make(restarts=(800.0, 850.0, 900.0))
