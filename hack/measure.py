@@ -36,7 +36,7 @@ RELAY, BASE = "/run/cri-resmgr/cri-resmgr.sock", "/run/containerd/containerd.soc
 FALLBACK = "policy:\n  Active: none\n# {}\n"
 # As installed: with compiled bytecode, which some build environments switch off.
 ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
-LIBRARIES = "pydbus, yaml, pydantic, jinja2"
+LIBRARIES = "pydbus, yaml, pydantic, jinja2, psutil"
 _POLL = 0.002  # seconds between two looks at an endpoint
 
 

@@ -1,4 +1,4 @@
-"""Running processes of the host, read from its own /proc (proc(5)).
+"""Running processes of the host, read from its own /proc. The only importer of psutil.
 
 Read-only: command line, environment, executable, times.
 """
@@ -16,7 +16,6 @@ from installer.host.unit_processes import others_of_unit
 from installer.model.host import ProcessState
 
 _KUBELET = "kubelet"
-_DELETED = " (deleted)"  # the kernel's mark of a program whose file is gone
 
 
 class ProcProcesses:
@@ -28,17 +27,21 @@ class ProcProcesses:
     def get(self, pid: int) -> ProcessState | None:
         """See the port. A zombie has ended. Raises OSError, and UnservableHostError if the process may not be
         read."""
+        import psutil
+
         try:
             with opened(self._root, "/proc", follow=True) as (place, _status):
-                proc = Path(place) / str(pid)
-                argv = _words(proc / "cmdline")
-                if not argv:  # a kernel thread, or a process that is exiting
+                # A global of psutil: set each time, because one process may read two hosts.
+                psutil.PROCFS_PATH = place
+                process = psutil.Process(pid)
+                argv, environ = process.cmdline(), process.environ()
+                # Empty for a kernel thread and for a process that is exiting.
+                if not argv:
                     return None
-                pairs = (word.partition("=") for word in _words(proc / "environ"))
-                environ = {name: value for name, separator, value in pairs if name and separator}
-                program = os.readlink(proc / "exe").removesuffix(_DELETED)
-                return ProcessState(pid, argv, environ, program, *_times(Path(place), pid))
-        except PermissionError as error:
+                return ProcessState(pid, tuple(argv), environ, process.exe(), *_times(Path(place), pid))
+        except (psutil.NoSuchProcess, ValueError):  # ValueError: no such pid ever
+            return None
+        except psutil.AccessDenied as error:
             raise UnservableHostError(
                 f"not allowed to read process {pid} in {self._root}/proc",
                 "reading another process's environment needs CAP_SYS_PTRACE: run as root, privileged",
@@ -46,7 +49,9 @@ class ProcProcesses:
         except OSError as error:
             if error.errno not in (errno.ENOENT, errno.ESRCH):
                 raise
-            return None  # there is none, or it ended between two reads
+            return None  # it ended between two reads
+        finally:
+            psutil.PROCFS_PATH = "/proc"  # what we had opened is closed
 
     def kubelet(self, pid: int) -> ProcessState | None:
         """See the port."""
@@ -59,12 +64,6 @@ class ProcProcesses:
                 return main
             inner = [other for other in others_of_unit(proc, pid) if _comm(proc, other) == _KUBELET]
         return (self.get(inner[0]) if inner else None) or main
-
-
-def _words(path: Path) -> tuple[str, ...]:
-    """What is between the NULs. A program that has set its own title may have left out the last one."""
-    content = os.fsdecode(path.read_bytes())
-    return tuple(content.removesuffix("\0").split("\0")) if content else ()
 
 
 def _comm(proc: Path, pid: int) -> str:

@@ -44,7 +44,7 @@ HERE = Path("/")
 
 # -- start-up ------------------------------------------------------------------
 
-HEAVY = ("pydbus", "gi", "subprocess", "grpc", "ctypes")
+HEAVY = ("pydbus", "gi", "psutil", "subprocess", "grpc", "ctypes")
 
 
 def test_building_a_host_imports_nothing_heavy() -> None:

@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
+import psutil  # noqa: F401  loaded before the descriptors are used up
 import pytest
 from pytest_mock import MockerFixture
 

@@ -92,7 +92,7 @@ def test_the_package_ships_each_page_with_its_pictures(made: Path, tmp_path: Pat
 @pytest.fixture(scope="module")
 def system() -> Path:
     """A node's, with what the packages need of the distribution."""
-    return tree(more=("apt", "python3-jinja2", "python3-venv"))
+    return tree(more=("apt", "python3-jinja2", "python3-psutil", "python3-venv"))
 
 
 @pytest.fixture(scope="module")

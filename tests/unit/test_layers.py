@@ -48,6 +48,7 @@ NODE = (
 DOORS = {
     "pydbus": {"installer/host/bus.py"},
     "gi": {"installer/host/bus.py", "installer/daemon/httpd.py", "installer/daemon/watch.py"},
+    "psutil": {"installer/host/process.py"},
     "subprocess": {"installer/host/command.py", "installer/operator/credentials.py"},
     "grpc": {"installer/host/cri.py"},
     "kubernetes": {"installer/operator/kube.py"},

@@ -202,7 +202,7 @@ def test_starting_up_imports_neither_yaml_nor_a_heavy_library() -> None:
     """Start-up is what a DaemonSet pays for on every node."""
     script = (
         "import sys, installer.inputs.settings as s; s.load_settings(None);"
-        "print(*sorted({'yaml', 'jinja2', 'grpc', 'pydbus'} & set(sys.modules)))"
+        "print(*sorted({'yaml', 'jinja2', 'grpc', 'psutil', 'pydbus'} & set(sys.modules)))"
     )
     root = Path(__file__).parents[2]
     run = subprocess.run(
