@@ -43,7 +43,7 @@ class PassHistory:
         self.retry_at = self.locked_until = 0.0
         self.counts: dict[str, Any] = dict.fromkeys(_COUNTED, 0)
         self.last = (-1, 0.0)  # exit code and seconds of the last run
-        self.inputs: str | None = None  # that the last run was for, or with which all was right
+        self.inputs: str | None = None  # that the last run has tried, or with which all was right
         self._spread = spread
         self._waits = 0  # in a row, each longer than the one before
         self._problem: object = None  # what the last run could not solve
@@ -73,7 +73,9 @@ class PassHistory:
 
     def ended(self, now: float, outcome: RunResult, begun_on: Picture) -> None:
         """A run has ended that was begun on this picture."""
-        self.last, self.inputs = (outcome.code, outcome.seconds), begun_on.inputs
+        self.last = (outcome.code, outcome.seconds)
+        if not outcome.is_blocked:
+            self.inputs = begun_on.inputs
         self.counts["repairs"] += outcome.changed and self.was_good
         self.refused = outcome.code == _UNSERVABLE
         if outcome.code == 0:

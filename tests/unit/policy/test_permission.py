@@ -11,6 +11,7 @@ from installer.daemon.policy import BUSY, HEARTBEAT
 from installer.daemon.poller import PollSnapshot
 from installer.model.daemon import NOTHING_INSTALLED, Installed, Phase
 from installer.model.fleet import AskFirst, Permission, PlannedWork
+from installer.model.hold import BY_ROLLBACK
 from installer.model.names import Mode
 from installer.model.result import RunResult
 from tests.lib.policy_bench import (
@@ -316,3 +317,20 @@ def test_while_another_run_has_the_hosts_lock_the_permit_is_kept(make: Make) -> 
     assert bench.look() is Action.NOTHING
     assert bench.last.wants == WORK
     assert bench.look(after=3.0) is Action.INSTALL
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_a_run_that_waits_for_a_permit_has_not_tried_what_may_end_a_hold(make: Make, is_first: bool) -> None:
+    """A new generation comes where the last one was rolled back, and meets a good one that has to be
+    repaired before it gets its permit."""
+    bench = make()
+    if not is_first:
+        bench.settle()
+    rolled_back = of(replace(GOOD, hold=f"{BY_ROLLBACK}no", picture=replace(PLANNED, repairs=True)))
+    assert bench.look(rolled_back) is Action.INSTALL
+    assert bench.last.ask_first is AskFirst.ALL
+    waits = replace(rolled_back, picture=PLANNED)
+    bench.end(RunResult(3, planned=WORK, changed=True), waits)
+    assert bench.look(after=10.0) is Action.NOTHING
+    assert bench.last.wants == WORK
+    assert bench.look(replace(waits, permission=COMES)) is Action.INSTALL
