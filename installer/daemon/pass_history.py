@@ -92,10 +92,12 @@ class PassHistory:
         # and touched it, is new only with new inputs.
         whole = outcome.code in (0, _INVALID, _UNSERVABLE) or outcome.is_blocked
         problem = begun_on.problem if whole else begun_on.inputs
-        self._waits = min(self._waits + 1, MOST_WAITS) if problem == self._problem else 1
+        in_vain = not outcome.changed  # else it has repaired the good generation
+        self._waits = min(self._waits + 1, MOST_WAITS) if in_vain and problem == self._problem else 1
         self._problem, self._met = problem, outcome.planned
         self._found_nothing = outcome.code == 0
-        wait = RESYNC if outcome.code == _INVALID else min(RESYNC, _BACKOFF * 2.0 ** (self._waits - 1))
+        lasts = in_vain and outcome.code == _INVALID
+        wait = RESYNC if lasts else min(RESYNC, _BACKOFF * 2.0 ** (self._waits - 1))
         # What a killed run has begun is finished at once: the proxy may be stopped.
         self.retry_at = now + (0.0 if outcome.code in _KILLED and self._waits == 1 else self._spread(wait))
 

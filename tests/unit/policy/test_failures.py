@@ -204,6 +204,20 @@ def test_a_busy_host_is_tried_again_soon_and_is_no_failure(settled: Bench) -> No
 
 
 @rule("R8")
+@pytest.mark.parametrize("code", [2, 4, 5])
+def test_each_repair_of_the_good_generation_that_succeeds_is_followed_by_the_next_one_at_once(
+    settled: Bench, code: int
+) -> None:
+    """However often the good one has been repaired since the new one was refused."""
+    bad = replace(GOOD, picture=replace(BAD, code=code, remembered=code == 5))
+    drifted = replace(GOOD, picture=replace(bad.picture or BAD, due=True, repairs=True, differs="x"))
+    for _drift in range(10):
+        settled.look(bad, after=10.0)
+        assert settled.look(drifted, after=10.0) is Action.INSTALL
+        settled.end(RunResult(code, changed=True, remembered=code == 5, reason="no"), bad)
+
+
+@rule("R8")
 def test_what_the_picture_says_of_a_generation_is_reported_once(settled: Bench) -> None:
     """Others may wait for it: whether it works here, or failed here before."""
     verdict = settled.policy.take_verdict()
