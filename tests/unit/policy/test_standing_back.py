@@ -9,12 +9,13 @@ import pytest
 from installer.daemon.decision import Action
 from installer.daemon.pass_history import RESYNC
 from installer.daemon.policy import BUSY, HEARTBEAT, HOUR
-from installer.model.daemon import Phase
+from installer.model.daemon import Installed, Phase
 from installer.model.fleet import FREE, Permission, PlannedWork
 from installer.model.hold import BY_DAEMON
 from installer.model.names import Mode
 from installer.model.result import RunResult
 from tests.lib.policy_bench import (
+    BAD,
     BARE,
     CHANGED,
     CLEAN,
@@ -168,6 +169,19 @@ def test_a_node_that_is_installed_again_by_hand_is_not_called_removed(make: Make
     assert bench.phase is Phase.REMOVED
     assert bench.look(DRIFTED) is Action.REMOVE
     assert (bench.phase, bench.ready) == (Phase.CONVERGING, False)
+
+
+@rule("R4", "R13")
+def test_a_daemon_that_is_to_install_again_watches_the_relay(make: Make) -> None:
+    """The new generation is refused, and a person installs by hand."""
+    bench = make(mode=Mode.REMOVE)
+    bench.look(DRIFTED)
+    bench.end(CHANGED, replace(BARE, picture=CLEAN))
+    bench.policy.configuration = replace(bench.policy.configuration, mode=Mode.INSTALL)
+    bench.look(replace(BARE, picture=BAD))
+    bench.look(GOOD, after=60.0)
+    assert bench.policy.state.installed == Installed("i")
+    assert bench.last.wake == bench.now + HEARTBEAT
 
 
 @pytest.mark.parametrize("code", [1, 4, 137])
