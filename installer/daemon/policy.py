@@ -189,8 +189,10 @@ class Policy:
         self._track(now, snapshot)
         decision = self._interrupt(now, snapshot) if self.working else self._choose(now, snapshot)
         if not self.working:
-            locked = now < self._passes.locked_until  # what waited for a permit before still does
-            self._wants = decision.wants or (self._wants if locked else None)
+            # What waited for a permit before still does, until a picture shows something else.
+            unknown = decision.action is Action.NOTHING and self._awaits_picture(now, snapshot)
+            unknown |= now < self._passes.locked_until
+            self._wants = decision.wants or (self._wants if unknown else None)
         if decision.action is Action.NOTHING:
             self._update_state(now, snapshot)
         silence = self._relay.silence(now)
@@ -337,13 +339,17 @@ class Policy:
 
     def _calls_for_run(self, now: float, snapshot: PollSnapshot) -> bool:
         picture = snapshot.picture
-        if picture is None or not picture.due or picture.spent or picture.at_work:
-            return False
-        if now >= self._closer_at:  # something has changed since: the next picture counts
+        if picture is None or not picture.due or self._awaits_picture(now, snapshot):
             return False
         met = self._passes.met(picture)  # a permit for it is worth another run
         is_due = self._passes.is_due(now, picture) or (met is not None and snapshot.permission.allows(met))
         return now >= self._passes.calm_at(now) and is_due
+
+    def _awaits_picture(self, now: float, snapshot: PollSnapshot) -> bool:
+        """Whether only the next picture tells what there is to do: something has changed since the last
+        one."""
+        picture = snapshot.picture
+        return picture is None or picture.spent or bool(picture.at_work) or now >= self._closer_at
 
     def _hangs(self, now: float, snapshot: PollSnapshot, share: float = 1.0) -> bool:
         """Whether kubelet hangs on our relay, which has been dead for this share of deadSeconds."""

@@ -319,6 +319,21 @@ def test_while_another_run_has_the_hosts_lock_the_permit_is_kept(make: Make) -> 
     assert bench.look(after=3.0) is Action.INSTALL
 
 
+@rule("R13")
+def test_who_waits_for_a_permit_waits_also_while_the_next_picture_is_taken(settled: Bench) -> None:
+    """Nothing is withdrawn, and no other phase is reported: all nodes would do so at each event."""
+    planned = of(replace(GOOD, picture=PLANNED))
+    wait(settled, replace(GOOD, picture=PLANNED))
+    for seen in (
+        replace(planned, agent="it has sent a configuration"),
+        replace(planned, picture=replace(PLANNED, at_work="install by hand")),
+    ):
+        decision = settled.policy.step(settled.now + 1.0, seen)
+        assert (decision.action, decision.wants) == (Action.NOTHING, WORK)
+        assert settled.phase is Phase.WAITING
+    assert settled.policy.step(settled.now + 2.0, of(GOOD)).wants is None
+
+
 @pytest.mark.parametrize("is_first", [True, False])
 def test_a_run_that_waits_for_a_permit_has_not_tried_what_may_end_a_hold(make: Make, is_first: bool) -> None:
     """A new generation comes where the last one was rolled back, and meets a good one that has to be
