@@ -105,6 +105,7 @@ FOR_PEOPLE = frozenset(
         "history.read_past",
         "picture.Picture.is_clean",
         "picture.Picture.problem",
+        "picture.Picture.repairs_first",
         "reconcile.inspect",
         "record.last_options",
     }
