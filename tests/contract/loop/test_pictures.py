@@ -17,14 +17,13 @@ def test_a_picture_that_takes_longer_than_a_heartbeat_counts(scene: Scene) -> No
 
     def body() -> None:
         scene.reaches("converged")
-        scene.path("/proc/7/cmdline").write_bytes(
-            b"kubelet\0"
-        )  # so that the relay's silence calls for nothing
+        scene.path("/proc/7/cmdline").write_bytes(b"kubelet\0")  # the relay's silence calls for nothing
         scene.relay = False
         scene.reaches("unwell")
+        scene.looks()
         scene.hangs, taken = 2.5, scene.taken
+        scene.seen = {"due": True, "differs": "it was started anew"}
         scene.systemd.units[KUBELET] = replace(scene.systemd.units[KUBELET], invocation_id="another")
-        scene.drift()
         scene.until(lambda: len(scene.of("pass.started")) > 1)
         assert scene.taken == taken + 1
 
