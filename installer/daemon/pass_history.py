@@ -109,7 +109,7 @@ class PassHistory:
         """Whether the host is as it should be, or a run that has looked into it has found nothing to do: what
         becomes of pods and containers, the runtime says only to a run."""
         looked = self._found_nothing and self.is_known(picture)
-        return picture.is_clean or (looked and not (picture.in_files or picture.code or picture.spent))
+        return picture.is_clean or (looked and not (picture.in_files or picture.code))
 
     def is_due(self, now: float, picture: Picture) -> bool:
         """Whether a run may begin for this picture, if that calls for one."""

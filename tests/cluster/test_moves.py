@@ -308,6 +308,8 @@ def test_a_pod_that_ends_during_moves_has_its_grace_period(cluster: Cluster) -> 
             break
         cluster.wait(lambda: all(node.on_relay() is on_relay for node in cluster.nodes), "moved")  # noqa: B023
     cluster.wait(lambda: are_served(cluster), "kubelet has returned")
+    there = ("get", "pods", "--namespace=default", "--output=name")
+    cluster.wait(lambda: "pod/ending-" not in cluster.kubectl(*there), "all have ended")
     for name, node in names.items():
         assert (node.host.root / f"var/lib/ends/{name}").exists(), name
 
