@@ -379,14 +379,15 @@ class Policy:
 
     def _held(self, now: float, snapshot: PollSnapshot) -> Decision:
         picture, passes, good_since = snapshot.picture, self._passes, self._relay.good_since
-        may_begin = picture is None or passes.is_due(now, picture)
+        may_begin = picture is None or passes.is_due(now, picture) or picture.remembered
+        is_spent = picture is not None and picture.spent  # the next one tells whether a restart is left
         facts = held.Held(
             by=held.Holder.of(snapshot.hold),
             strays=snapshot.moves and snapshot.on_relay and now >= self._rescue_at,
             is_good=good_since is not None and now - good_since >= self._good_for(now, snapshot, good_since),
             is_due=self._calls_for_run(now, snapshot),
             # What is not retried, or waits for a permit, does not keep kubelet from the good generation.
-            may_return=may_begin or (picture is not None and picture.remembered),
+            may_return=may_begin and not is_spent,
             waits=self._waits(snapshot),
             owes=self._owes_repair or not snapshot.proxy.loaded_digest,
             is_first=passes.inputs is None,

@@ -11,7 +11,7 @@ import pytest
 from installer.daemon.decision import Action
 from installer.daemon.policy import HEARTBEAT, HOUR
 from installer.model.daemon import Phase
-from installer.model.hold import BY_ROLLBACK, BY_RUN
+from installer.model.hold import BY_DAEMON, BY_ROLLBACK, BY_RUN
 from installer.model.names import Mode
 from installer.model.result import RunResult
 from tests.lib.policy_bench import (
@@ -46,6 +46,19 @@ def test_the_way_forward_is_taken_after_a_good_minute(settled: Bench) -> None:
     assert settled.look(after=0) is Action.NOTHING
     assert settled.look(after=4 * 60 - 1) is Action.NOTHING  # longer after each return within an hour
     assert settled.look(after=2) is Action.INSTALL
+
+
+@rule("R3", "R8")
+def test_a_hold_for_too_many_restarts_does_not_end_on_a_picture_from_before(make: Make) -> None:
+    """The relay has answered all the time, and the run that the picture was for has ended."""
+    bench = make(restarts=(900.0, 950.0, 980.0))
+    off = replace(GOOD, on_relay=False, picture=replace(UNITS, restarts=1))
+    bench.look(GOOD)
+    assert bench.look(off, after=70) is Action.HOLD
+    held_now = replace(off, hold=f"{BY_DAEMON}kubelet was restarted 3 times within an hour")
+    bench.end(RunResult(0), replace(held_now, picture=replace(UNITS, restarts=1, spent=True)))
+    assert bench.look() is Action.NOTHING
+    assert bench.look(held_now, after=1) is Action.NOTHING
 
 
 @rule("R3")
