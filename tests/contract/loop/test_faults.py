@@ -146,7 +146,7 @@ def test_a_look_that_fails_when_a_child_ends_leaves_no_policy_waiting(scene: Sce
         scene.systemd.errors["unit", KUBELET] = RuntimeError("a bug")
         scene.until(lambda: bool(scene.of("daemon.error")))
         scene.systemd.errors.clear()
-        scene.reaches("failed")
+        scene.until(lambda: "failed" in [state.data["phase"] for state in scene.of("state")])
         scene.reaches("converged")
 
     scene.play(body)
