@@ -1,7 +1,7 @@
 """The daemon's picture of its host: taken in a thread, so that a read that hangs delays nothing else.
 
-There is one thread at most. One that is overdue is reported, and there is no other picture until it has come
-back: a broken disk does not pile up threads.
+There is one thread at most. If it is overdue, that is reported, and no other begins before it has ended: a
+broken disk does not pile up threads.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _SHARE = 4.0  # times as long as the last picture took, until the next one begin
 
 
 @dataclass(frozen=True, slots=True)
-class Closer:
+class Assessed:
     """What an assessment has found. `places`: the files that the picture rests on; directories among them end
     with a slash."""
 
@@ -54,7 +54,7 @@ class Engine:
         """Raises InvalidInputError with the faults of the settings."""
         return build_configuration(load_settings(self._command.config))
 
-    def assess(self, mode: Mode | None) -> Closer:
+    def assess(self, mode: Mode | None) -> Assessed:
         """Take a picture for this mode, by default that of the settings."""
         try:
             settings = load_settings(self._command.config)
@@ -64,13 +64,13 @@ class Engine:
         request = self._command.request(settings, mode or configuration.mode)
         picture, found = take_picture(request, self._host)
         if found is None:
-            return Closer(picture, configuration)
+            return Assessed(picture, configuration)
         if found.plan.steps:
             picture = replace(picture, pending=summarise_plan(found.plan))
         warnings = list[Event]()
         emit_warnings(found.plan.warnings, warnings.append)
         warn_of_health(found, found.snapshot, warnings.append)
-        return Closer(picture, configuration, tuple(sorted(_places(found.snapshot))), tuple(warnings))
+        return Assessed(picture, configuration, tuple(sorted(_places(found.snapshot))), tuple(warnings))
 
 
 def _places(snapshot: HostSnapshot) -> Iterator[str]:
@@ -93,7 +93,7 @@ class Assessor:
     """Answers `ask` with `found` in the main loop, once for all that was asked meanwhile."""
 
     def __init__(
-        self, loop: EventLoop, assess: Callable[[], Closer], found: Callable[[Closer], None]
+        self, loop: EventLoop, assess: Callable[[], Assessed], found: Callable[[Assessed], None]
     ) -> None:
         self._loop, self._assess, self._found = loop, assess, loop.guarded(found, None)
         self._thread: threading.Thread | None = None
@@ -133,14 +133,14 @@ class Assessor:
     def _work(self) -> None:
         began = time.monotonic()
         try:
-            closer = self._assess()
+            assessed = self._assess()
         except Exception as raised:
             error = raised if isinstance(raised, InstallerError) else unforeseen(raised)
-            closer = failed(error)
+            assessed = failed(error)
         took = time.monotonic() - began
-        self._loop.soon(lambda: self._came(closer, took))
+        self._loop.soon(lambda: self._came(assessed, took))
 
-    def _came(self, closer: Closer, took: float) -> None:
+    def _came(self, assessed: Assessed, took: float) -> None:
         self._thread = None
         alarm, self._alarm = self._alarm, 0
         if alarm:
@@ -152,7 +152,7 @@ class Assessor:
         if self._asked:
             self.ask()
         if not is_old:
-            self._found(closer)
+            self._found(assessed)
 
     def _overdue(self) -> None:
         """Said again and again: while a child is at work nobody takes it."""
@@ -163,7 +163,7 @@ class Assessor:
         self._found(failed(InstallerError(why)))
 
 
-def failed(error: InstallerError) -> Closer:
+def failed(error: InstallerError) -> Assessed:
     """There is no picture, but why."""
     ended = BEGUN.failed(error)
-    return Closer(Picture(code=ended.code, reason=ended.reason, inputs=ended.reason, installed=None))
+    return Assessed(Picture(code=ended.code, reason=ended.reason, inputs=ended.reason, installed=None))

@@ -32,9 +32,9 @@ class Holder(Enum):
 class Held:
     """`strays`: kubelet can be moved off the relay, where it still is. `is_good`: the relay has answered for
     long enough. `is_due`: a run has something to do, and may begin. `may_return`: nothing that has failed
-    is in the way. `waits`: only planned work without a permit is left. `owes`: a rescue has interrupted a
-    repair, or nothing of ours is loaded any more. `is_first`: no run of this daemon has been yet. `is_new`:
-    the inputs are not those of the last run."""
+    is in the way, and the picture is not from before the last run. `waits`: only planned work without a
+    permit is left. `owes`: a rescue has interrupted a repair, or nothing of ours is loaded any more.
+    `is_first`: no run of this daemon has been yet. `is_new`: the inputs are not those of the last run."""
 
     by: Holder
     strays: bool = False

@@ -22,7 +22,7 @@ from functools import partial
 from pathlib import Path
 
 from installer import __version__
-from installer.daemon.assessor import Assessor, Closer, Engine
+from installer.daemon.assessor import Assessed, Assessor, Engine
 from installer.daemon.configuration import Command, Configuration, listen_address
 from installer.daemon.decision import Action, Decision, Order, bounds_of
 from installer.daemon.fleet import LEAVE, leave_seconds, may_remove, report_end, report_state
@@ -193,22 +193,22 @@ class Daemon:
         if self._child is None and not self._policy.state.replaced:
             self._assessor.ask()
 
-    def _assessed(self, closer: Closer) -> None:
+    def _assessed(self, assessed: Assessed) -> None:
         """There is a new picture. One of a host without a bus, or that a pass has begun to change, says
         nothing."""
-        picture = closer.picture
+        picture = assessed.picture
         lost_bus = picture.code and self._snapshot.blind
         if self._child is None and not lost_bus:
-            self._take(closer)
+            self._take(assessed)
         self._answer()
 
-    def _take(self, closer: Closer) -> None:
-        picture = closer.picture
-        if closer.places is not None:
-            self._poller.places = closer.places
-        if closer.configuration is not None and closer.configuration != self._policy.configuration:
-            self._configure(closer.configuration)
-        for event in closer.warnings:
+    def _take(self, assessed: Assessed) -> None:
+        picture = assessed.picture
+        if assessed.places is not None:
+            self._poller.places = assessed.places
+        if assessed.configuration is not None and assessed.configuration != self._policy.configuration:
+            self._configure(assessed.configuration)
+        for event in assessed.warnings:
             if self._is_news(event.message):
                 self._log(event)
         if picture.is_clean:

@@ -17,14 +17,14 @@ _PREFIX = "cri_resmgr_installer_"
 _METRICS = "text/plain; version=0.0.4"
 _COUNTERS = {
     "all_restarts": ("kubelet_restarts_total", "Restarts of kubelet by the installer since it started."),
-    "passes": ("passes_total", "Passes that compared the host with the desired state, since the start."),
+    "passes": ("passes_total", "Comparisons of the node with what it should be, since the start."),
     "repairs": (
         "repairs_total",
         "Passes after the first one that had something to change: drift, new inputs.",
     ),
     "rollbacks": ("rollbacks_total", "Changes that failed and were undone, since the start."),
     "rescues": ("rescues_total", "Times that kubelet was moved off a dead relay, since the start."),
-    "failures": ("failed_passes_total", "Passes that did not converge, since the start."),
+    "failures": ("failed_passes_total", "Failures and refusals, since the start."),
 }
 
 
@@ -63,9 +63,17 @@ def _metrics(state: DaemonState, version: str, succeeded: float, answered_in: fl
         ("converged", int(converged), "1 if nothing on the host differs from the desired state, else 0."),
         ("hold", int(bool(state.hold)), "1 if kubelet is held on its base endpoint, else 0."),
         ("kubelet_restarts_last_hour", state.restarts, "Restarts that count for kubelet.restartsPerHour."),
-        ("last_exit_code", state.last_exit, "Exit code of the last pass, -1 before the first one has ended."),
+        (
+            "last_exit_code",
+            state.last_exit,
+            "Exit code of the last pass, or of one that began now; -1: not known.",
+        ),
         ("last_pass_seconds", state.last_seconds, "How long the last pass took."),
-        ("last_success_timestamp_seconds", succeeded, "When a pass last converged; 0 before the first one."),
+        (
+            "last_success_timestamp_seconds",
+            succeeded,
+            "When the node was last as it should be; else 0.",
+        ),
         (
             "relay_answer_seconds",
             round(answered_in, 6),

@@ -1,6 +1,7 @@
 """Running processes of the host, read from its own /proc. The only importer of psutil.
 
-Read-only: command line, environment, executable, times.
+Read-only: command line, environment, executable, times. For one thread of a process: psutil's root is a
+global.
 """
 
 from __future__ import annotations

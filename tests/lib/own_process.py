@@ -18,7 +18,7 @@ from typing import Any
 from gi.repository import GLib
 from pytest_mock import MockerFixture
 
-from installer.daemon.assessor import Closer, Engine, failed
+from installer.daemon.assessor import Assessed, Engine, failed
 from installer.daemon.configuration import Command, Configuration
 from installer.daemon.loop import Daemon
 from installer.errors import InstallerError, InvalidInputError
@@ -92,7 +92,7 @@ class SceneEngine(Engine):
             raise InvalidInputError(self._scene.faults)
         return self._scene.configuration
 
-    def assess(self, mode: Mode | None) -> Closer:
+    def assess(self, mode: Mode | None) -> Assessed:
         scene = self._scene
         scene.taken += 1
         time.sleep(scene.hangs)
@@ -112,7 +112,7 @@ class SceneEngine(Engine):
             in_files=True,
             installed=Installed("one" if good.exists() else ""),
         )
-        return Closer(replace(seen, **scene.seen), scene.configuration)
+        return Assessed(replace(seen, **scene.seen), scene.configuration)
 
 
 class Scene:
