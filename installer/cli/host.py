@@ -16,7 +16,7 @@ from installer.host.files import RootedFiles
 from installer.host.ports import Host
 from installer.host.real import build_host
 from installer.host.validator import BinaryValidator
-from installer.inputs.load import Request
+from installer.inputs.load import Consent, Mandate, Request
 from installer.inputs.reading import is_roots_own
 from installer.inputs.settings import Settings, load_settings
 from installer.model.names import Mode, spell
@@ -72,13 +72,15 @@ def _request(
         inspect=arguments.command == "status",
         configs=options.configs,
         default_configs=options.default_configs,
-        who=_who(os.environ),
-        retry=getattr(arguments, "retry", False),
-        accept_pending=getattr(arguments, "accept_pending", False),
-        without_record=getattr(arguments, "without_record", False),
-        despite_pause=getattr(arguments, "despite_pause", False),
-        take_over=options.take_over or settings.take_over,
         asked={} if _is_in_pod(os.environ) else options.asked,  # of its own file system
+        consent=Consent(
+            retry=getattr(arguments, "retry", False),
+            accept_pending=getattr(arguments, "accept_pending", False),
+            without_record=getattr(arguments, "without_record", False),
+            despite_pause=getattr(arguments, "despite_pause", False),
+            take_over=options.take_over or settings.take_over,
+        ),
+        mandate=Mandate(_who(os.environ)),
     )
 
 

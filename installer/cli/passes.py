@@ -107,10 +107,12 @@ def build_request(order: Order, options: Options, settings: Settings) -> Request
         default_configs=options.default_configs,
         take_over=options.take_over,
     )
-    return replace(
-        command.request(settings, Mode.REMOVE if order.action is Action.REMOVE else Mode.INSTALL),
+    request = command.request(settings, Mode.REMOVE if order.action is Action.REMOVE else Mode.INSTALL)
+    mandate = replace(
+        request.mandate,
         because=order.why,
         restarts_left=order.restarts_left if order.action is Action.INSTALL else math.inf,
         ask_first=order.ask_first,
         begins=order.begins,
     )
+    return replace(request, mandate=mandate)

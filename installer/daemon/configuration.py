@@ -7,7 +7,7 @@ from pathlib import Path
 
 from installer.host.command import OURSELVES
 from installer.inputs.deadlines import build_deadlines, build_fleet_rules
-from installer.inputs.load import Request
+from installer.inputs.load import Consent, Mandate, Request
 from installer.inputs.settings import Settings
 from installer.model.daemon import ALIVE_FILE, EXCUSED_FILE, READY_FILE
 from installer.model.fleet import DEFAULT_RULES, FleetRules
@@ -92,10 +92,8 @@ class Command:
             payload=absolute(self.payload),
             configs=self.configs and absolute(self.configs),
             default_configs=self.default_configs,
-            who=DAEMON,
-            despite_pause=True,
-            take_over=self.take_over or settings.take_over,
-            unattended=True,
+            consent=Consent(despite_pause=True, take_over=self.take_over or settings.take_over),
+            mandate=Mandate(DAEMON, unattended=True),
         )
 
     @property

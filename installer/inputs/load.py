@@ -22,28 +22,43 @@ from installer.model.plan import Changes
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
-    """What a person asks for, or the daemon on a person's behalf."""
+class Consent:
+    """What a run refuses to do unless a person has agreed to it, by an option or in the settings."""
 
-    mode: Mode
-    settings: Settings
-    payload: Path | None  # a directory that this process can read; None: not given
-    configs: Path | None = None  # the same
-    inspect: bool = False  # only look at the host; inputs that are not given are those that were installed
-    who: str = "root"  # asks for the run, for the history
-    because: str = ""  # why the daemon asks, for the history
-    # Having no configs is intended, even on a node that was installed with some.
-    default_configs: bool = False
     retry: bool = False
     accept_pending: bool = False
     without_record: bool = False
     despite_pause: bool = False  # act even on a paused node
     take_over: bool = False  # take over an installation of cri-resmgr from another installer
+
+
+@dataclass(frozen=True, slots=True)
+class Mandate:
+    """On whose behalf a run acts, and within which limits: by default for root, who watches, and none."""
+
+    who: str = "root"  # asks for the run, for the history
+    because: str = ""  # why the daemon asks, for the history
+    unattended: bool = False  # no person watches the run, so a person's hold stays
     restarts_left: float = math.inf  # begin nothing that would restart kubelet more often
     ask_first: AskFirst = AskFirst.NOTHING  # report what is planned, and needs a permit, instead
     begins: str | None = None  # the only generation that may begin without a permit; None: any
-    unattended: bool = False  # no person watches the run, so a person's hold stays
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What a person asks for, or the daemon on a person's behalf: what is wanted, with what consent, and by
+    whose mandate."""
+
+    mode: Mode
+    settings: Settings
+    payload: Path | None  # a directory that this process can read; None: not given
+    configs: Path | None = None  # the same
+    # Having no configs is intended, even on a node that was installed with some.
+    default_configs: bool = False
+    inspect: bool = False  # only look at the host; inputs that are not given are those that were installed
     asked: Mapping[str, str] = field(default_factory=dict)  # the options to remember
+    consent: Consent = Consent()
+    mandate: Mandate = Mandate()
 
 
 @dataclass(frozen=True, slots=True)

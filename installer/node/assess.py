@@ -147,7 +147,7 @@ def _plan(facts: Facts, record: Record, nonce: str) -> Plan:
     options = Options(
         nonce,
         hold=bool(snapshot.hold),
-        ends_hold=not request.unattended or is_of_a_run(snapshot.hold),
+        ends_hold=not request.mandate.unattended or is_of_a_run(snapshot.hold),
         torn_cache=snapshot.cache.torn,
         leftovers=leftovers_of_ours(record, snapshot) if removing else (),
         resets=runtime if unpinned or (removing and request.settings.removal.reset_pinning) else "",
@@ -288,7 +288,7 @@ def _record_findings(facts: Facts, record: Record, status: RecordStatus) -> Iter
         return
     what = f"the record ({paths.RECORD}) is {status.value}"
     if mode is Mode.REMOVE:
-        removed = "every file at our paths" if request.without_record else "only files provably ours"
+        removed = "every file at our paths" if request.consent.without_record else "only files provably ours"
         yield warning(code, f"{what}: {removed} will be removed")
     elif status is RecordStatus.FUTURE:
         hint = "use the installer that wrote it, or a newer one"

@@ -62,9 +62,9 @@ def repair(request: Request, keeping: Assessment, run: Run) -> None:
 def _converge_or_roll_back(assessment: Assessment, request: Request, run: Run) -> HostSnapshot:
     """Converge to the plan of `assessment`. If a step fails, roll it back, and raise the error that reports
     that. Return the host as it is then."""
-    plan, snapshot = assessment.plan, assessment.snapshot
+    plan, snapshot, mandate = assessment.plan, assessment.snapshot, request.mandate
     limits = limits_of(plan, snapshot, run.settings)
-    progress = Progress(restarts_left=0.0 if request.ask_first else request.restarts_left)
+    progress = Progress(restarts_left=0.0 if mandate.ask_first else mandate.restarts_left)
     outcome = "cut off"
     try:
         # A removal leads out whatever is owed.
@@ -83,7 +83,7 @@ def _converge_or_roll_back(assessment: Assessment, request: Request, run: Run) -
         raise
     finally:
         if progress.touched:
-            entry = entry_of(plan, request.who, request.because, outcome, assessment.payload_version)
+            entry = entry_of(plan, mandate.who, mandate.because, outcome, assessment.payload_version)
             write_entry(run.host.journal, entry)
 
 
@@ -127,7 +127,7 @@ def _finish_removal(assessment: Assessment, run: Run, request: Request) -> None:
         hint = "look at it, and delete it when nobody needs it"
         run.emit(Event("warning", message, {"code": "edits-left", "hint": hint}))
     left = store.there_still()
-    if left or (store.originals_aside and not request.without_record):
+    if left or (store.originals_aside and not request.consent.without_record):
         raise _left_behind(store, left)
 
 

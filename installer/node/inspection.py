@@ -63,11 +63,11 @@ def assess_host(
         if request.payload is not None and request.mode is Mode.INSTALL:
             store.asked = request.asked
         kubelet = request.settings.kubelet
-        store.reconstruct(possible_drop_ins(kubelet), inputs.payload_digest, request.without_record)
+        store.reconstruct(possible_drop_ins(kubelet), inputs.payload_digest, request.consent.without_record)
         snapshot = take_snapshot(host, machine, request.settings, store.record)
         host = replace(host, kubelet_root=kubelet_root(snapshot))
         snapshot, noted = _consider_earlier(request, host, store, snapshot)
-        snapshot = store.with_damage(snapshot, give_up=request.without_record)
+        snapshot = store.with_damage(snapshot, give_up=request.consent.without_record)
         if repairs and not request.inspect and (lost := lost_files(store.record, snapshot)):
             raise _payload_missing(f"nothing else has the content of {lost[0]} any more", store.record)
         nonce = os.urandom(8).hex()
@@ -109,7 +109,8 @@ def assess_good(
 ) -> Inspection | None:
     """What would repair the last good generation. None if there is none, if its content is lost, or if a
     person holds kubelet."""
-    asked = replace(request, payload=None, configs=None, inspect=True, take_over=False)
+    consent = replace(request.consent, take_over=False)
+    asked = replace(request, payload=None, configs=None, inspect=True, consent=consent)
     found = assess_host(asked, host, emit, tally, probes=probes)
     record, snapshot = found.run.store.record, found.assessment.snapshot
     held = is_operators(snapshot.hold)
@@ -157,7 +158,7 @@ def _check_repairable(request: Request, record: Record) -> None:
     """A run without a payload repairs what is installed, and can do nothing else. Raises
     InvalidInputError."""
     given = (request.configs, "--configs"), (request.default_configs, "--default-configs")
-    needs = [option for asked, option in (*given, (request.retry, "--retry")) if asked]
+    needs = [option for asked, option in (*given, (request.consent.retry, "--retry")) if asked]
     if record.good is None or takes_over(record):
         raise _payload_missing("no installation was completed here that could be repaired", record)
     if needs:

@@ -40,7 +40,7 @@ def check_worth(inputs: Inputs, assessment: Assessment) -> None:
     if it failed here before."""
     plan = assessment.plan
     refuse(plan)
-    if plan.steps and assessment.remembered_failure and not inputs.request.retry:
+    if plan.steps and assessment.remembered_failure and not inputs.request.consent.retry:
         message = f"this generation failed on this host and is not retried: {assessment.remembered_failure}"
         hint = (
             "change an input (configs, payload, settings of proxy or kubelet), "
@@ -64,7 +64,7 @@ def emit_warnings(findings: Iterable[Finding], emit: Emit) -> None:
 
 def check_pause(request: Request, snapshot: HostSnapshot) -> None:
     """Raises UnservableHostError on a paused node, unless a person insists."""
-    if snapshot.pause and not request.despite_pause:
+    if snapshot.pause and not request.consent.despite_pause:
         hint = f"someone may be working on it; --despite-pause proceeds anyway; {UNTOUCHED}"
         raise UnservableHostError(f"this node is paused: {snapshot.pause}", hint)
 
@@ -78,12 +78,12 @@ def check_allowed(request: Request, assessment: Assessment) -> None:
     """Whether this run may do to kubelet what the plan does. Raises KubeletKeptError."""
     plan, reason = assessment.plan, assessment.snapshot.hold
     ends_hold = any(step.kind is StepKind.CLEAR_HOLD for step in plan.steps)
-    if request.unattended and ends_hold and is_operators(reason):
+    if request.mandate.unattended and ends_hold and is_operators(reason):
         delete = f"`rm -f {' '.join(paths.HOLDS)}`"
         hint = f"`cri-resmgr-installer install` by hand ends the hold, or {delete}; {UNTOUCHED}"
         raise KubeletKeptError(f"an operator holds kubelet on its base endpoint: {reason}", hint)
     needs = min(plan.kubelet_restarts, request.settings.kubelet.restarts_per_hour)
-    if needs > request.restarts_left:
+    if needs > request.mandate.restarts_left:
         why = "kubelet would have to restart, which the hourly limit does not allow now"
         raise KubeletKeptError(why, UNTOUCHED)
 
@@ -115,8 +115,9 @@ def repair_work(good: Assessment) -> PlannedWork:
 
 def stop_without_permit(request: Request, work: PlannedWork, emit: Emit) -> None:
     """Report what is planned, and raise KubeletKeptError if it needs a permit."""
-    asks_to_begin = request.ask_first is AskFirst.ALL or request.begins not in (None, work.generation)
-    if (work.restarts_kubelet and request.ask_first) or (work.begins and asks_to_begin):
+    mandate = request.mandate
+    asks_to_begin = mandate.ask_first is AskFirst.ALL or mandate.begins not in (None, work.generation)
+    if (work.restarts_kubelet and mandate.ask_first) or (work.begins and asks_to_begin):
         emit(Event("planned", "this pass has to wait for a permit", asdict(work)))
         error = KubeletKeptError("planned work waits for a permit", UNTOUCHED)
         error.planned = work

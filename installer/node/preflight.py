@@ -374,7 +374,7 @@ def _check_pending(facts: Facts) -> Iterable[Finding]:
         f"{unit.name} was edited, and a daemon-reload is pending: our reload and restart would make "
         "that edit live"
     )
-    if request.accept_pending or (facts.moved and request.take_over):
+    if request.consent.accept_pending or (facts.moved and request.consent.take_over):
         yield warning(PENDING, message, "")
     else:
         yield refusal(

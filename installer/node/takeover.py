@@ -351,7 +351,7 @@ def consider(
     earlier = find_earlier(files, snapshot, request.settings, store.record.claims)
     if earlier is None:
         return snapshot, ()
-    if not request.take_over and not is_earlier(store.record):
+    if not request.consent.take_over and not is_earlier(store.record):
         return snapshot, tuple(_offer(earlier))
     obstacles = _obstacles(earlier)
     if obstacles:

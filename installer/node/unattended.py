@@ -28,14 +28,14 @@ def keep_good(error: InstallerError, request: Request, host: Host, emit: Emit, t
     Raises InstallerError.
     """
     remembered, waits = is_remembered(error), isinstance(error, KubeletKeptError)
-    if request.mode is Mode.REMOVE or not (request.unattended or remembered):
+    if request.mode is Mode.REMOVE or not (request.mandate.unattended or remembered):
         return
     found = assess_good(request, host, emit, tally)
     if found is None:
         return
     if remembered:
         error.hint = f"{KEPT}: {error.hint}"
-    repair_of = find_repair(found.assessment, asks_first=waits and bool(request.ask_first))
+    repair_of = find_repair(found.assessment, asks_first=waits and bool(request.mandate.ask_first))
     if repair_of is None:
         return
     check_pause(request, repair_of.snapshot)

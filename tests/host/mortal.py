@@ -27,7 +27,7 @@ from installer.host.disk import Kernel
 from installer.host.files import RootedFiles
 from installer.host.ports import Clock, Host
 from installer.host.real import build_host
-from installer.inputs.load import Request
+from installer.inputs.load import Consent, Request
 from installer.inputs.settings import load_settings
 from installer.model.containers import CpuResources
 from installer.model.event import Event
@@ -294,7 +294,7 @@ class Run:
         message = ""
         settings = load_settings(self.config)
         asked = (self.mode, settings, self.payload, self.configs)
-        request = Request(*asked, despite_pause=True, take_over=settings.take_over)
+        request = Request(*asked, consent=Consent(despite_pause=True, take_over=settings.take_over))
         try:
             if self.only_look:
                 changed = bool(inspect(request, host).plan.steps)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from installer.errors import KubeletKeptError, RolledBackError
-from installer.inputs.load import Request
+from installer.inputs.load import Mandate, Request
 from installer.inputs.settings import KubeletSettings, Settings
 from installer.model import paths
 from installer.model.event import silent
@@ -38,8 +38,8 @@ def node(tmp_path: Path) -> Node:
     return node
 
 
-def install(node: Node, tmp_path: Path, **more: str) -> None:
-    request = Request(Mode.INSTALL, SETTINGS, tmp_path / "payload", unattended=bool(more), **more)  # type: ignore[arg-type]
+def install(node: Node, tmp_path: Path, mandate: Mandate | None = None) -> None:
+    request = Request(Mode.INSTALL, SETTINGS, tmp_path / "payload", mandate=mandate or Mandate())
     reconcile(request, node.fake.host, silent)
 
 
@@ -99,7 +99,7 @@ def test_while_the_upgrade_waits_for_its_permit_the_good_one_is_repaired_under_k
     damage(node)
     before = node.systemd.unit(KUBELET)
     with pytest.raises(KubeletKeptError):
-        install(node, tmp_path, ask_first=AskFirst.ALL, begins="")
+        install(node, tmp_path, Mandate(unattended=True, ask_first=AskFirst.ALL, begins=""))
     assert node.read(paths.BINARY) == program("one")
     assert node.systemd.unit(KUBELET) == before
 

@@ -12,7 +12,7 @@ import pytest
 
 from installer.errors import InvalidInputError, RollbackFailedError, RolledBackError, UnservableHostError
 from installer.host.ports import Files
-from installer.inputs.load import Request
+from installer.inputs.load import Consent, Request
 from installer.inputs.settings import KubeletSettings, Settings
 from installer.model import paths
 from installer.model.event import Event, silent
@@ -154,7 +154,7 @@ def test_r8_where_the_good_generation_is_lost_kubelet_is_held_and_nothing_is_uni
     assert node.kubelet_healthy()
     assert node.read(paths.PROXY_UNIT_FILE) is not None, "not uninstalled"
     offer(payload, ONE)
-    assert run(node, payload, retry=True)
+    assert run(node, payload, consent=Consent(retry=True))
     assert node.on_relay
     assert warned(node, payload) == []
 
@@ -204,7 +204,9 @@ def test_r6_a_removal_that_cannot_give_an_original_back_is_refused_until_a_perso
     assert "--without-record" in refused.value.message
     assert node.on_relay
     reconcile(
-        replace(Request(Mode.REMOVE, SETTINGS, payload), without_record=True), node.fake.host, said.append
+        Request(Mode.REMOVE, SETTINGS, payload, consent=Consent(without_record=True)),
+        node.fake.host,
+        said.append,
     )
     assert not node.on_relay
     assert node.read(paths.FALLBACK_CONFIG) is None

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from installer.errors import InvalidInputError, RolledBackError
-from installer.inputs.load import Request
+from installer.inputs.load import Consent, Request
 from installer.inputs.reading import is_roots_own
 from installer.inputs.settings import KubeletSettings, Settings
 from installer.model import paths
@@ -156,7 +156,7 @@ def test_it_serves_the_kubelet_that_was_moved_whatever_the_settings_name(node: N
     [
         ({"configs": Path("/root/configs")}, "--payload is missing: --configs needs one"),
         ({"default_configs": True}, "--payload is missing: --default-configs needs one"),
-        ({"retry": True}, "--payload is missing: --retry needs one"),
+        ({"consent": Consent(retry=True)}, "--payload is missing: --retry needs one"),
     ],
 )
 def test_what_is_new_needs_a_payload(

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from installer.errors import UnservableHostError
-from installer.inputs.load import Request
+from installer.inputs.load import Consent, Request
 from installer.inputs.settings import KubeletSettings, Settings
 from installer.model import paths
 from installer.model.event import Event
@@ -120,14 +120,14 @@ def test_the_hint_of_a_removal_without_its_record_keeps_what_it_promises(
     assert "`cri-resmgr-installer remove --without-record` deletes these too" in first
     assert STATE_DIRECTORY in named(first)
     assert named(first) == {path for path in left(node) if path != paths.OUR_STATE} - {"/opt/intel"}
-    second = run(node, payload if given else None, Mode.REMOVE, without_record=True)
+    second = run(node, payload if given else None, Mode.REMOVE, consent=Consent(without_record=True))
     assert "done" in second
     assert not named(second)
     assert set(left(node)) <= {paths.OUR_STATE}
     for path, content in THEIRS.items():
         kept = [node.read(f"{EDITED}/{name}") for name in node.fake.files.list(EDITED)]
         assert content in (node.read(path), *kept) or damage is lose_all
-    assert "nothing to do" in run(node, payload, Mode.REMOVE, without_record=True)
+    assert "nothing to do" in run(node, payload, Mode.REMOVE, consent=Consent(without_record=True))
 
 
 @rule("R6")
@@ -149,7 +149,7 @@ def test_what_an_installation_with_a_new_record_cannot_prove_is_named_at_the_rem
     assert named(first) == {STATE_DIRECTORY} | ({paths.BINARY} if version == "two" else set())
     assert named(first) <= set(left(node))
     assert "`cri-resmgr-installer remove --without-record` deletes these too" in first
-    second = run(node, payload, Mode.REMOVE, without_record=True)
+    second = run(node, payload, Mode.REMOVE, consent=Consent(without_record=True))
     assert EDITED in second
     assert left(node) == [paths.OUR_STATE]
 
@@ -187,7 +187,7 @@ def test_r7_a_program_that_a_killed_installation_has_kept_is_nobodys_original(
 def test_a_person_may_insist_at_once_also_with_a_new_record(node: Node, payload: Path) -> None:
     spoil(node)
     run(node, payload)
-    said = run(node, payload, Mode.REMOVE, without_record=True)
+    said = run(node, payload, Mode.REMOVE, consent=Consent(without_record=True))
     assert not named(said)
     assert left(node) == [paths.OUR_STATE]
 
@@ -238,7 +238,7 @@ def test_what_lies_at_the_records_place_and_is_no_record_is_kept_aside(
         assert "nothing to do" in run(node, payload)
         run(node, payload, Mode.REMOVE)
     assert STATE_DIRECTORY in left(node), "nothing proves it ours"
-    run(node, payload, Mode.REMOVE, without_record=True)
+    run(node, payload, Mode.REMOVE, consent=Consent(without_record=True))
     assert set(left(node)) <= {paths.OUR_STATE}
     assert "nothing to do" in run(node, payload, Mode.REMOVE)
 

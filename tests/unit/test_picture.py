@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from installer.errors import RolledBackError
-from installer.inputs.load import Request
+from installer.inputs.load import Mandate, Request
 from installer.inputs.settings import KubeletSettings, Settings
 from installer.model import paths
 from installer.model.event import silent
@@ -131,7 +131,7 @@ def test_a_generation_that_failed_here_is_remembered(watched: WatchedNode) -> No
 
 
 def test_a_picture_of_a_removal_is_due_while_anything_of_ours_is_there(watched: WatchedNode) -> None:
-    asked = Request(Mode.REMOVE, watched.settings, watched.payload, unattended=True)
+    asked = Request(Mode.REMOVE, watched.settings, watched.payload, mandate=Mandate(unattended=True))
     picture, _ = take_picture(asked, watched.node.fake.host)
     assert picture.due
     assert picture.restarts == 1
@@ -164,6 +164,8 @@ def test_a_runtime_directory_that_others_may_write_calls_for_a_run_which_seals_i
     picture = look(watched)
     assert (picture.due, picture.code) == (True, 0)
     assert picture.differs.startswith(f"{paths.OUR_RUNTIME}: ")
-    asked = Request(Mode.INSTALL, watched.settings, watched.payload, watched.configs, unattended=True)
+    asked = Request(
+        Mode.INSTALL, watched.settings, watched.payload, watched.configs, mandate=Mandate(unattended=True)
+    )
     reconcile(asked, watched.node.fake.host, silent)
     assert look(watched).is_clean

@@ -10,7 +10,7 @@ import pytest
 
 from installer.host.ports import Unwritable
 from installer.inputs.configs import Configs
-from installer.inputs.load import Inputs, Request
+from installer.inputs.load import Consent, Inputs, Request
 from installer.inputs.payload import Payload
 from installer.inputs.policy import Asked
 from installer.inputs.settings import KubeletSettings, ProxySettings, RemovalSettings, Settings
@@ -619,7 +619,7 @@ def test_somebody_elses_pending_edit_is_not_made_live(
     unit: UnitState, changes: Changes, refused: bool
 ) -> None:
     assert codes(change(with_unit(unit), changes=changes)) == ["pending-reload"] * refused
-    accepted = change(with_unit(unit), changes=changes, accept_pending=True)
+    accepted = change(with_unit(unit), changes=changes, consent=Consent(accept_pending=True))
     assert codes(accepted) == []
     assert codes(accepted, Severity.WARN) == ["pending-reload"] * refused
 
@@ -633,8 +633,8 @@ def test_a_reload_that_a_killed_run_owes_is_ours() -> None:
 
 def test_a_takeover_makes_an_edit_live_only_where_an_interrupted_run_has_moved_kubelet() -> None:
     pending = with_unit(PENDING)
-    assert codes(change(pending, take_over=True)) == ["pending-reload"]
-    assert codes(change(pending, take_over=True, moved=True)) == []
+    assert codes(change(pending, consent=Consent(take_over=True))) == ["pending-reload"]
+    assert codes(change(pending, consent=Consent(take_over=True), moved=True)) == []
     assert codes(change(pending, moved=True)) == ["pending-reload"]
 
 

@@ -27,7 +27,7 @@ from installer.errors import (
     UnservableHostError,
 )
 from installer.host.ports import KnownDigest
-from installer.inputs.load import Request
+from installer.inputs.load import Consent, Mandate, Request
 from installer.inputs.settings import KubeletSettings, Settings
 from installer.model import hold, paths
 from installer.model.containers import CgroupState, CpuResources, ReadyPod
@@ -77,8 +77,11 @@ def configured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Node:
     return lay_node(tmp_path / "configured", bare_node() | found)
 
 
+ASKING = Mandate(unattended=True, ask_first=AskFirst.ALL)
+
+
 def request(payload: Path, mode: Mode = Mode.INSTALL, *, unattended: bool = False) -> Request:
-    return Request(mode, SETTINGS, payload, unattended=unattended)
+    return Request(mode, SETTINGS, payload, mandate=Mandate(unattended=unattended))
 
 
 def install(node: Node, payload: Path, *, unattended: bool = False) -> bool:
@@ -110,7 +113,7 @@ def planned(ask: Request, node: Node) -> PlannedWork | None:
     """What a run that has to ask first does not begin; None if it did all there was."""
     said: list[Event] = []
     try:
-        reconcile(replace(ask, ask_first=AskFirst.ALL, unattended=True), node.fake.host, said.append)
+        reconcile(replace(ask, mandate=ASKING), node.fake.host, said.append)
     except KubeletKeptError:
         (event,) = (event for event in said if event.kind == "planned")
         data: dict[str, Any] = dict(event.data)
@@ -154,9 +157,8 @@ def test_what_a_fleet_has_to_be_asked_for_is_said_and_not_begun(
     back = planned(replace(request(payload), default_configs=True), node)
     assert back
     assert (back.restarts_kubelet, back.begins, back.soaks) == (False, True, True)
-    restarts_only = replace(
-        request(payload, unattended=True), default_configs=True, ask_first=AskFirst.RESTARTS
-    )
+    asking = Mandate(unattended=True, ask_first=AskFirst.RESTARTS)
+    restarts_only = replace(request(payload), default_configs=True, mandate=asking)
     assert reconcile(
         restarts_only, node.fake.host, silent
     ).changed  # it begins a generation, and restarts no kubelet
@@ -181,7 +183,7 @@ def test_a_run_that_ends_otherwise_says_what_was_asked_for(node: Node, payload: 
     (tmp_path / "configs").mkdir()
     config = tmp_path / "configs/fallback.cfg"
     config.write_text("policy:\n  Active: none\nlogger:\n  Debug: cri\n")
-    new = replace(request(payload, unattended=True), configs=tmp_path / "configs", ask_first=AskFirst.ALL)
+    new = replace(request(payload), configs=tmp_path / "configs", mandate=ASKING)
     done = reconcile(request(payload), node.fake.host, silent)
     assert (done.code, done.changed, done.ended, bool(done.generation)) == (0, True, True, True)
     waiting, refused = Tally(), Tally()
@@ -684,7 +686,7 @@ def test_a_pause_counts_for_people_too(
     seen = inspect(request(payload, mode), host)  # `plan` and `status` say it, and show what would be done
     assert [finding.code for finding in seen.plan.warnings] == ["paused"]
     assert bool(seen.plan.steps) is (installed is (mode is Mode.REMOVE))
-    reconcile(replace(request(payload, mode), despite_pause=True), host, silent)
+    reconcile(replace(request(payload, mode), consent=Consent(despite_pause=True)), host, silent)
     assert not inspect(request(payload, mode), host).plan.steps
 
 
@@ -866,7 +868,7 @@ def test_a_rehearsal_ends_as_the_run_would(node: Node, payload: Path) -> None:
     assert {change.path for change in planned.plan.changes.files} == {
         paths.FALLBACK_CONFIG
     }  # of the good generation, not of the one that failed
-    again, error = preview(replace(request(payload), retry=True), node.fake.host)
+    again, error = preview(replace(request(payload), consent=Consent(retry=True)), node.fake.host)
     assert (error, again.plan.changes.unit(Part.PROXY) is not None) == (None, True)
 
 
@@ -892,7 +894,7 @@ def history(node: Node) -> tuple[HistoryEntry, ...]:
 
 
 def test_a_run_that_changed_something_is_remembered_and_no_other(node: Node, payload: Path) -> None:
-    asked = replace(request(payload), who="alice")
+    asked = replace(request(payload), mandate=Mandate("alice"))
     assert reconcile(asked, node.fake.host, silent).changed
     assert not reconcile(asked, node.fake.host, silent).changed
     (entry,) = history(node)
@@ -917,7 +919,7 @@ def test_a_failed_run_is_remembered_with_its_end(node: Node, payload: Path) -> N
 
 
 def test_what_the_daemon_did_says_what_for(node: Node, payload: Path) -> None:
-    asked = replace(request(payload, unattended=True), who=DAEMON, because="a file has changed")
+    asked = replace(request(payload), mandate=Mandate(DAEMON, "a file has changed", unattended=True))
     assert reconcile(asked, node.fake.host, silent).changed
     assert (history(node)[-1].who, history(node)[-1].why[0]) == (DAEMON, "a file has changed")
     hold_kubelet(SETTINGS, node.fake.host, silent, "run: the relay is silent", restart=True)

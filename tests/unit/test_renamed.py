@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from installer.errors import InvalidInputError, RolledBackError
-from installer.inputs.load import Request
+from installer.inputs.load import Mandate, Request
 from installer.inputs.settings import KubeletSettings, Settings
 from installer.model import paths
 from installer.model.event import Event, silent
@@ -100,7 +100,7 @@ def test_what_is_missing_is_repaired_while_new_inputs_are_refused(
     (tmp_path / "configs").mkdir()
     (tmp_path / "configs/fallback.cfg").write_text("policy: {Active: nonsense}\n")
     with pytest.raises(InvalidInputError, match="nonsense"):
-        run(node, payload, unattended=True, configs=tmp_path / "configs")
+        run(node, payload, mandate=Mandate(unattended=True), configs=tmp_path / "configs")
     assert node.read(gone) == content
     run(node, payload, Mode.REMOVE)
     assert without_ours(node)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from installer.errors import KubeletKeptError
-from installer.inputs.load import Request
+from installer.inputs.load import Mandate, Request
 from installer.inputs.settings import KubeletSettings, Settings
 from installer.model.event import silent
 from installer.model.host import UnitState
@@ -39,7 +39,9 @@ def node(tmp_path: Path) -> Node:
 
 
 def install(node: Node, tmp_path: Path, restarts_left: float = 1.0) -> None:
-    request = Request(Mode.INSTALL, SETTINGS, tmp_path / "payload", restarts_left=restarts_left)
+    request = Request(
+        Mode.INSTALL, SETTINGS, tmp_path / "payload", mandate=Mandate(restarts_left=restarts_left)
+    )
     reconcile(request, node.fake.host, silent)
 
 

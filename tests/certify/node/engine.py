@@ -120,7 +120,8 @@ def watch(
     remembers = isinstance(error, RolledBackError)
     gives_back = dict(target.removal).get("reset_pinning", True) is True
     return Run(
-        *(before, steps, world.keep(), foreseen, ended, target.removes, request.unattended, disk, foresees),
+        *(before, steps, world.keep(), foreseen, ended, target.removes),
+        *(request.mandate.unattended, disk, foresees),
         gives_back=gives_back,
         remembers=remembers,
     )
@@ -144,7 +145,7 @@ def certify(ground: Ground, start: Start, target: Target, *, every: int = 1, pow
     request = target.request(ground.directory, unattended=unattended)
     name = f"{describe(start)} -> {target.name}"
     world = ground.world(moment)
-    everything = dict(target.given).get("without_record")  # which nothing proves to be ours
+    everything = target.consent.without_record  # which nothing proves to be ours
     origin = disk if _knows_all(start) and not everything else None
     uncut = watch(world, request, target, origin)
     found.states += 1

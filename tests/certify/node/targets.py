@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from math import inf
 from pathlib import Path
 from typing import Any, Literal
 
-from installer.inputs.load import Request
+from installer.inputs.load import Consent, Mandate, Request
 from installer.inputs.settings import KubeletSettings, ProxySettings, RemovalSettings, Settings
 from installer.model import paths
 from installer.model.fleet import AskFirst
@@ -57,6 +57,7 @@ class Target:
     restarts_left: float = inf
     release: str = ""  # of the proxy
     given: tuple[tuple[str, object], ...] = ()  # of the request
+    consent: Consent = field(default_factory=Consent)  # but to a takeover
     kubelet: tuple[tuple[str, object], ...] = ()  # of the settings' sections
     proxy: tuple[tuple[str, object], ...] = ()
     removal: tuple[tuple[str, object], ...] = ()
@@ -88,8 +89,10 @@ class Target:
         proxy = proxy.model_copy(update=dict(self.proxy))
         removal = RemovalSettings().model_copy(update=dict(self.removal))
         settings = Settings(kubelet=kubelet, proxy=proxy, removal=removal)
-        request = Request(mode, settings, made, configs, unattended=unattended, take_over=self.takes_over)
-        request = replace(request, ask_first=AskFirst(self.asks), restarts_left=self.restarts_left)
+        asks = AskFirst(self.asks)
+        mandate = Mandate(unattended=unattended, ask_first=asks, restarts_left=self.restarts_left)
+        consent = replace(self.consent, take_over=self.takes_over)
+        request = Request(mode, settings, made, configs, consent=consent, mandate=mandate)
         given: dict[str, Any] = dict(self.given)
         return replace(request, **given)
 
@@ -114,9 +117,9 @@ REPAIR_WITH_CONFIGS = Target("repair with configs", given=(("payload", None),))
 FORGETFUL = Target("without its configs", given=(("configs", None),))
 DEFAULTS = Target("default configs", configs=(), given=(("default_configs", True),))
 EMPTY = Target("an empty directory of configs", configs=())
-AGAIN = Target("again", "three", works=False, given=(("retry", True),))
+AGAIN = Target("again", "three", works=False, consent=Consent(retry=True))
 SLOWER = Target("other deadlines", "three", works=False, proxy=(("start_timeout_seconds", 30),))
-REMOVAL_OF_ALL = Target("removal without a record", None, given=(("without_record", True),))
+REMOVAL_OF_ALL = Target("removal without a record", None, consent=Consent(without_record=True))
 REMOVAL_FOR_NRI = Target("removal for NRI", None, removal=(("successor", "nri"),))
 REMOVAL_AS_IT_IS = Target("removal that resets nothing", None, removal=(("reset_pinning", False),))
 EXEC_START = Target("by its line", kubelet=(("strategy", "exec-start"),))
@@ -126,9 +129,9 @@ NAMED_ANOTHER = Target("by another variable", kubelet=(("variable", "KUBELET_MOR
 OWN_SOCKETS = Target("with its own sockets", proxy=(("agent_sockets", "own"),))
 AT_AN_ENDPOINT = Target("at an endpoint", proxy=(("runtime_endpoint", RUNTIME),))
 ACCEPTING = Target(
-    "accepting", given=(("accept_pending", True),), kubelet=(("accept_static_managers", True),)
+    "accepting", consent=Consent(accept_pending=True), kubelet=(("accept_static_managers", True),)
 )
-DESPITE = Target("despite a pause", given=(("despite_pause", True),))
+DESPITE = Target("despite a pause", consent=Consent(despite_pause=True))
 ELSEWHERE_DROP_IN = Target("in another directory", kubelet=(("drop_in_directory", paths.CONTROL_UNITS),))
 USUAL_DROP_IN = Target("in the usual directory", kubelet=(("drop_in_directory", paths.USUAL_UNITS),))
 ON_CPUS = Target("on some CPUs", configs=(("fallback.cfg", _PODPOOLS),))

@@ -215,7 +215,7 @@ class Undisturbed:
         yield from (why for why in broken_in_trouble(run) if not _excused(trouble, why))
         trouble.end(world)
         world.wait()
-        again = replace(request, retry=trouble.retries)
+        again = replace(request, consent=replace(request.consent, retry=trouble.retries))
         pinned = target.removes and trouble.name in ("runtime", "disk unreadable")  # it says so, and goes on
         for why in _then(world, again, self._ended, self._wanted, pinned=pinned):
             yield f"it ended '{run.ended}', and {why}"

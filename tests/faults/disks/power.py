@@ -16,7 +16,7 @@ from itertools import islice
 from pathlib import Path
 
 from installer.errors import InstallerError, RolledBackError
-from installer.inputs.load import Request
+from installer.inputs.load import Consent, Request
 from installer.inputs.settings import KubeletSettings, Settings
 from installer.model import paths
 from installer.model.event import silent
@@ -229,7 +229,7 @@ class Bench:
         payload, configs = self._inputs(inputs or _FIRST)
         settings = Settings(kubelet=KubeletSettings(settle_seconds=1))
         try:
-            request = Request(mode, settings, payload, configs, take_over=plan.earlier)
+            request = Request(mode, settings, payload, configs, consent=Consent(take_over=plan.earlier))
             changed = reconcile(request, node.fake.host, silent).changed
         except RolledBackError:
             return "rolled back"

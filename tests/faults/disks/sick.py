@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, BinaryIO
 
 from installer.errors import InstallerError, RollbackFailedError, RolledBackError
 from installer.host.disk import Kernel
-from installer.inputs.load import Request
+from installer.inputs.load import Consent, Request
 from installer.inputs.settings import KubeletSettings, Settings
 from installer.model.event import silent
 from installer.model.names import Mode
@@ -193,7 +193,8 @@ class Ward(Bench):
         payload, configs = self._inputs(inputs or Inputs())
         settings = Settings(kubelet=KubeletSettings(settle_seconds=1))
         try:
-            reconcile(Request(mode, settings, payload, configs, take_over=take_over), node.fake.host, silent)
+            request = Request(mode, settings, payload, configs, consent=Consent(take_over=take_over))
+            reconcile(request, node.fake.host, silent)
         except Exception as error:  # whatever it is, it is what we look for
             return error
         return None

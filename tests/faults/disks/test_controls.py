@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from installer.errors import InstallerError, StepFailedError
-from installer.inputs.load import Request
+from installer.inputs.load import Consent, Request
 from installer.inputs.settings import KubeletSettings, Settings
 from installer.model import paths
 from installer.model.containers import CgroupState, CpuResources
@@ -137,7 +137,7 @@ class World:
     def _request(self, config: str | None, works: bool = True, without_record: bool = False) -> Request:
         settings = Settings(kubelet=KubeletSettings(settle_seconds=1))
         if config is None:
-            return Request(Mode.REMOVE, settings, None, without_record=without_record)
+            return Request(Mode.REMOVE, settings, None, consent=Consent(without_record=without_record))
         payload = self.directory / f"payload-{works}"
         binary = payload / "opt/intel/bin/cri-resmgr"
         binary.parent.mkdir(parents=True, exist_ok=True)

@@ -10,7 +10,7 @@ import pytest
 
 from installer.errors import InvalidInputError, RollbackFailedError, RolledBackError, UnservableHostError
 from installer.host.ports import RuntimeStatus
-from installer.inputs.load import Request
+from installer.inputs.load import Consent, Mandate, Request
 from installer.inputs.settings import KubeletSettings, Settings
 from installer.model import paths
 from installer.model.event import Event, silent
@@ -66,7 +66,9 @@ def asked(tmp_path: Path) -> Request:
     binary.chmod(0o755)
     (tmp_path / "configs").mkdir()
     settings = Settings(kubelet=KubeletSettings(settle_seconds=1))
-    return Request(Mode.INSTALL, settings, tmp_path / "payload", tmp_path / "configs", take_over=True)
+    return Request(
+        Mode.INSTALL, settings, tmp_path / "payload", tmp_path / "configs", consent=Consent(take_over=True)
+    )
 
 
 def picture(node: Node) -> dict[str, tuple[int, bytes]]:
@@ -123,7 +125,7 @@ def fails_once(node: Node, unit: str) -> None:
 def test_refused_until_it_is_asked_for(node: Node, asked: Request) -> None:
     before = picture(node)
     with pytest.raises(UnservableHostError, match="--take-over"):
-        reconcile(replace(asked, take_over=False), node.fake.host, silent)
+        reconcile(replace(asked, consent=Consent()), node.fake.host, silent)
     assert picture(node) == before
 
 
@@ -164,14 +166,14 @@ def test_a_release_that_kubelet_does_not_use_is_enabled_again_as_it_was(
     node = lay_node(tmp_path / "node", wanted(unused_node(), wanted_by))
     before = picture(node), placed(node)
     if works:
-        assert reconcile(replace(asked, take_over=False), node.fake.host, silent).changed
-        assert not reconcile(replace(asked, take_over=False), node.fake.host, silent).changed
+        assert reconcile(replace(asked, consent=Consent()), node.fake.host, silent).changed
+        assert not reconcile(replace(asked, consent=Consent()), node.fake.host, silent).changed
         assert not [name for name in placed(node) if name.endswith(f"wants/{paths.PROXY_UNIT}")]
         reconcile(replace(asked, mode=Mode.REMOVE, configs=None), node.fake.host, silent)
     else:
         break_payload(asked)
         with pytest.raises(RolledBackError):
-            reconcile(replace(asked, take_over=False), node.fake.host, silent)
+            reconcile(replace(asked, consent=Consent()), node.fake.host, silent)
     assert (picture(node), placed(node)) == before
 
 
@@ -181,7 +183,7 @@ def test_taken_over_it_is_ours_and_goes_with_us(node: Node, asked: Request) -> N
     assert node.on_relay
     assert RUNTIME in (node.read(EXTRA_ARGS) or b"").decode()
     assert not reconcile(asked, node.fake.host, silent).changed
-    assert not reconcile(replace(asked, take_over=False), node.fake.host, silent).changed
+    assert not reconcile(replace(asked, consent=Consent()), node.fake.host, silent).changed
     reconcile(replace(asked, mode=Mode.REMOVE, configs=None), node.fake.host, silent)
     assert not node.on_relay
     assert node.kubelet_healthy()
@@ -325,7 +327,7 @@ def test_r7_killed_and_then_refused_the_node_has_a_kubelet_and_the_way_back_is_o
     assert asked.configs is not None
     (asked.configs / "fallback.cfg").write_text("policy: [\n")
     with pytest.raises(InvalidInputError):
-        reconcile(replace(asked, take_over=False, unattended=True), node.fake.host, silent)
+        reconcile(replace(asked, consent=Consent(), mandate=Mandate(unattended=True)), node.fake.host, silent)
     assert node.kubelet_healthy()
     assert node.on_relay is uses
     (asked.configs / "fallback.cfg").unlink()
@@ -359,6 +361,6 @@ def test_r7_what_a_killed_takeover_repaired_in_kubelets_unit_is_no_edit_of_someb
     assert kill_after(node, asked, steps.index(UNIT_FILE) + 1)
     assert node.read(UNIT_FILE) != ordered
     node.systemd.units[KUBELET] = replace(node.systemd.unit(KUBELET), need_daemon_reload=True)
-    assert reconcile(replace(asked, take_over=False), node.fake.host, silent)
+    assert reconcile(replace(asked, consent=Consent()), node.fake.host, silent)
     assert not node.systemd.unit(KUBELET).need_daemon_reload
     assert node.on_relay

@@ -17,7 +17,7 @@ from typing import Any
 import yaml
 
 from installer.inputs.configs import load_configs
-from installer.inputs.load import Inputs, Request
+from installer.inputs.load import Consent, Inputs, Request
 from installer.inputs.payload import Payload
 from installer.inputs.settings import parse_settings
 from installer.model import paths
@@ -105,9 +105,11 @@ def inputs_of(case: Case, asked: Mapping[str, Any], mode: Mode, scratch: Path) -
         case_settings,
         Path("/payload"),
         scratch,
-        accept_pending=bool(case.data.get("accept-pending")),
-        without_record=bool(case.data.get("without-record")),
-        take_over=bool(case.data.get("takeOver")),
+        consent=Consent(
+            accept_pending=bool(case.data.get("accept-pending")),
+            without_record=bool(case.data.get("without-record")),
+            take_over=bool(case.data.get("takeOver")),
+        ),
     )
     configs = load_configs(None if mode is Mode.REMOVE else scratch)
     return Inputs(

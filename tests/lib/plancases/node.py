@@ -36,7 +36,7 @@ class Node:
         inputs = replace(self.inputs, request=replace(self.inputs.request, settings=settings))
         store = RecordStore(host.files, load_record(host.files, known.machine_id, known.hostname))
         places = possible_drop_ins(settings.kubelet)
-        store.reconstruct(places, inputs.payload_digest, inputs.request.without_record)
+        store.reconstruct(places, inputs.payload_digest, inputs.request.consent.without_record)
         snapshot = host.snapshot(settings, store.record)
         noted: tuple[Finding, ...] = ()
         if may_be_earlier(snapshot, store.record):
