@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from installer.errors import InstallerError, StepFailedError
 from installer.host.ports import Host
@@ -16,6 +17,7 @@ from installer.node.adoption import find_leftovers
 from installer.node.kubelet_endpoint import is_behind_shell
 from installer.node.kubelet_link import read_kubelet
 from installer.node.kubelet_strategy import effective
+from installer.node.run import Progress
 
 _POLL = 0.05  # seconds
 _SETTLE_POLL = 0.5  # seconds
@@ -88,90 +90,81 @@ def check_steady(before: UnitState, now: UnitState, failure: Failure) -> None:
     raise error
 
 
+@dataclass(frozen=True, slots=True)
 class KubeletStart:
-    """One restart of kubelet by a plan. `proxy` is the proxy's unit as it was when its relay answered,
-    `journal_from` where the journal ended before the restart."""
+    """The starts of kubelet by one plan."""
 
-    def __init__(
-        self,
-        plan: Plan,
-        host: Host,
-        limits: Limits,
-        failure: Failure,
-        proxy: UnitState | None,
-        journal_from: str,
-    ) -> None:
-        self._plan = plan
-        self._host = host
-        self._limits = limits
-        self._failure = failure
-        self._proxy = proxy
-        self._journal_from = journal_from
+    plan: Plan
+    host: Host
+    limits: Limits
+    progress: Progress
 
     def check_effective(self, step: Step) -> None:
         """Check that our lines are in force in the unit that systemd has loaded. Raises StepFailedError.
         Somebody's drop-in may have come meanwhile, which the next run's preflight sees."""
-        kubelet, systemd = self._plan.desired.kubelet, self._host.systemd
+        kubelet, systemd = self.plan.desired.kubelet, self.host.systemd
         assert kubelet is not None
         wrong = effective(systemd.detail(step.target), systemd.unit(step.target), kubelet)
         if wrong:
-            error = self._failure(step.target, f"our lines have no effect: {wrong}")
+            error = self.progress.failure(step.target, f"our lines have no effect: {wrong}")
             error.interfered = True
             raise error
 
     def wait(self, step: Step) -> None:
         """Wait until kubelet is healthy, then check that the same process stays healthy for the settle time,
-        on the right endpoint. Raises StepFailedError."""
-        relay, settle = self._plan.desired.kubelet is not None, self._limits.settle
-        name, unit = step.target, self._host.systemd.unit(step.target)
-        proxy = (self._proxy or self._host.systemd.unit(paths.PROXY_UNIT)) if relay else None
-        deadline = self._host.clock.monotonic() + self._limits.kubelet_start
+        on the right endpoint. This run has moved or restarted it, or one that was cut off and that this one
+        carries on. Raises StepFailedError."""
+        self.progress.moved_kubelet = True
+        relay, settle = self.plan.desired.kubelet is not None, self.limits.settle
+        name, unit = step.target, self.host.systemd.unit(step.target)
+        proxy = (self.progress.proxy or self.host.systemd.unit(paths.PROXY_UNIT)) if relay else None
+        deadline = self.host.clock.monotonic() + self.limits.kubelet_start
         # Without a healthz URL, a script may not have reached its `exec` of kubelet yet.
-        kubelet = self._host.processes.kubelet
+        kubelet = self.host.processes.kubelet
         while self._is_unwell(unit) or (relay and is_behind_shell(kubelet(unit.main_pid))):
             self._check_relay(proxy)  # first: kubelet does not survive a relay that dies
             self._check_steady(unit)
-            if self._host.clock.monotonic() > deadline:
-                late = f"{self._limits.kubelet_start:g} s after the restart"
-                raise self._failure(name, f"{self._limits.healthz_url} is not ok {late}")
-            self._host.clock.sleep(_POLL)
+            if self.host.clock.monotonic() > deadline:
+                late = f"{self.limits.kubelet_start:g} s after the restart"
+                raise self.progress.failure(name, f"{self.limits.healthz_url} is not ok {late}")
+            self.host.clock.sleep(_POLL)
         self._check_endpoint(name, unit, relay)
-        settled = self._host.clock.monotonic() + settle
-        while (left := settled - self._host.clock.monotonic()) > 0:
-            self._host.clock.sleep(min(_SETTLE_POLL, left))
+        settled = self.host.clock.monotonic() + settle
+        while (left := settled - self.host.clock.monotonic()) > 0:
+            self.host.clock.sleep(min(_SETTLE_POLL, left))
             self._check_relay(proxy)
             unwell = self._is_unwell(unit)
             self._check_steady(unit)  # after that question: somebody may be stopping it
             if unwell:
-                raise self._failure(name, f"{self._limits.healthz_url} stopped being ok")
+                raise self.progress.failure(name, f"{self.limits.healthz_url} stopped being ok")
         self._check_endpoint(name, unit, relay)
 
     def _check_steady(self, unit: UnitState) -> None:
-        check_steady(unit, self._host.systemd.unit(unit.name), self._failure)
+        check_steady(unit, self.host.systemd.unit(unit.name), self.progress.failure)
 
     def _is_unwell(self, unit: UnitState) -> bool:
         """If kubelet's health is unknown, only its process counts: it exits if its endpoint does not
         answer."""
-        return self._host.healthz.ask(self._limits.healthz_url, unit.main_pid) is Health.UNWELL
+        return self.host.healthz.ask(self.limits.healthz_url, unit.main_pid) is Health.UNWELL
 
     def _check_relay(self, proxy: UnitState | None) -> None:
         """R4: kubelet does not stay on a relay that dies or falls silent while kubelet settles on it."""
         if proxy is None:
             return
-        answers = self._host.cri.answers(paths.RELAY_ENDPOINT)
+        answers = self.host.cri.answers(paths.RELAY_ENDPOINT)
         self._check_steady(proxy)
         if not answers:
-            raise self._failure(proxy.name, "the relay stopped answering under kubelet")
+            raise self.progress.failure(proxy.name, "the relay stopped answering under kubelet")
 
     def _check_endpoint(self, name: str, unit: UnitState, relay: bool) -> None:
-        now = self._host.systemd.unit(name)
-        check_steady(unit, now, self._failure)
-        desired = self._plan.desired.kubelet
+        now = self.host.systemd.unit(name)
+        check_steady(unit, now, self.progress.failure)
+        desired = self.plan.desired.kubelet
         if desired is not None and not desired.unit.generation:
             return  # an earlier installation is back, whose relay may be in kubelet's configuration
-        kubelet = read_kubelet(self._host, now)
-        process, freed = kubelet.process, self._plan.rescues or not kubelet.linked
-        if self._plan.desired.names_relay:
+        kubelet = read_kubelet(self.host, now)
+        process, freed = kubelet.process, self.plan.rescues or not kubelet.linked
+        if self.plan.desired.names_relay:
             right = kubelet.on_relay
         else:
             right = kubelet.is_at(paths.RELAY_ENDPOINT) if relay else freed and not kubelet.on_relay
@@ -179,7 +172,7 @@ class KubeletStart:
             wanted = "the relay" if relay else "its base endpoint"
             has = (process and process.flag("--container-runtime-endpoint")) or "no endpoint"
             has += f", which leads to {kubelet.target or 'nothing'}" if kubelet.linked else ""
-            error = self._failure(name, f"it did not start on {wanted}: its command line has {has}")
+            error = self.progress.failure(name, f"it did not start on {wanted}: its command line has {has}")
             if relay:
                 error = self._with_guards_reason(name, error)
             raise error
@@ -188,9 +181,9 @@ class KubeletStart:
         """The failure with what the guard says. The relay has answered: only if the guard does not find it
         ready, or if the flag that it added got lost, may what is installed be to blame. Anything else lies
         in kubelet's unit: its environment, its sandbox."""
-        self._host.journal.sync()
-        unit = self._host.systemd.unit(name).identifier
-        logged = self._host.journal.since(unit, self._journal_from)
+        self.host.journal.sync()
+        unit = self.host.systemd.unit(name).identifier
+        logged = self.host.journal.since(unit, self.progress.journal_from)
         said = [line.partition(_GUARD_SAYS)[2] for line in logged if _GUARD_SAYS in line]
         why = said[-1] if said else "nothing"
         blameless = not said or (why.startswith("base endpoint") and _NOT_READY not in why)

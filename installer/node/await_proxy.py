@@ -1,4 +1,4 @@
-"""Wait for cri-resmgr: while it starts, and while it re-reads its force.cfg.
+"""Wait for cri-resmgr while it starts.
 
 cri-resmgr places every container before it answers, and how long that takes is unknown. A fixed number of
 seconds is too short on a busy machine and too long for a process that hangs. So a wait continues while the
@@ -7,7 +7,6 @@ process makes progress: its unit logs something, or it uses CPU time.
 
 from __future__ import annotations
 
-import math
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ from installer.errors import StepFailedError
 from installer.host.ports import Host
 from installer.model import paths
 from installer.model.host import UnitState
-from installer.model.limits import ANSWER_SECONDS, HURRIED_SECONDS, answer_seconds
+from installer.model.limits import ANSWER_SECONDS, answer_seconds
 
 STILL = 10.0
 """Seconds without progress after which none is expected any more."""
@@ -110,48 +109,3 @@ def why_not_ready(
         check()
         host.clock.sleep(_POLL)
     return reason
-
-
-# Whether cri-resmgr has taken up a force.cfg that it was signalled to re-read.
-#
-# Only its journal tells. It may refuse what a fresh start accepts, and then everything later as well, until
-# it is restarted.
-
-_ASK_EACH = 1.0  # seconds between two calls to the relay
-_ASK_JOURNAL_EACH = 0.1
-# What cri-resmgr v0.8 - v0.9.2 logs at the end (pkg/cri/resource-manager).
-_TAKEN, _REFUSED = "successfully switched", "failed to reload"
-
-
-def why_not_taken(
-    unit: UnitState, cursor: str, host: Host, longest: float, silence: float
-) -> tuple[str, float]:
-    """Wait for its reaction to a signal. Returns why it has not taken up the file, empty if it has, and when
-    its relay was last seen to answer. `unit` is the proxy's unit as it was before the signal, `cursor` the
-    journal's end at that time.
-
-    It places each container again (up to 40 ms each), so the wait continues while it makes progress, at most
-    `longest` seconds, and at most `silence` seconds without an answer of its relay, since kubelet may hang on
-    it.
-    """
-    began = answered = asked = host.clock.monotonic()
-    activity = Activity(unit, cursor, host)
-    while True:
-        for line in activity.logged:
-            if _TAKEN in line:
-                return "", answered
-            if _REFUSED in line:
-                return line[line.index(_REFUSED) :], answered
-        if host.systemd.unit(unit.name).main_pid != unit.main_pid:
-            return "it exited instead", answered
-        now = host.clock.monotonic()
-        if now - began >= STILL and (not activity.progresses or now - began >= longest):
-            return f"its journal does not mention it within {now - began:.0f} s", answered
-        if silence < math.inf and now - asked >= _ASK_EACH:
-            answers = host.cri.answers(paths.RELAY_ENDPOINT, HURRIED_SECONDS)
-            asked = host.clock.monotonic()
-            answered = asked if answers else answered
-            if asked - answered >= silence:
-                return f"its relay does not answer, {asked - began:.0f} s after the signal", answered
-        host.clock.sleep(_ASK_JOURNAL_EACH)
-        activity.update()

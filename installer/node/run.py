@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
+from installer.errors import StepFailedError
 from installer.host.ports import Host
 from installer.inputs.settings import Settings
-from installer.model.event import Emit
+from installer.model.event import Emit, Event
 from installer.model.host import Part, UnitState
 from installer.model.result import Tally
 from installer.node.ownership import RecordStore
@@ -41,3 +42,14 @@ class Progress:
     journal_from: str = ""  # the journal's end before the last start of a unit
     held: str = ""  # by an operator, who has not asked for this plan
     restarts_left: float = math.inf  # of kubelet; leaving the relay is always allowed, returning is not
+    runtime_away: bool = False  # when kubelet was to go there
+
+    def failure(self, unit: str, why: str, hint: str = "") -> StepFailedError:
+        """The error of a plan that fails because of `unit`, which is noted."""
+        self.failed_unit = unit
+        return StepFailedError(f"{unit}: {why}", hint, self.runtime_away)
+
+
+def warn(emit: Emit, code: str, message: str) -> None:
+    """Warn of what the next run tries again."""
+    emit(Event("warning", message, {"code": code, "hint": "`cri-resmgr-installer install` tries again"}))

@@ -16,7 +16,7 @@ from installer.model.names import Mode
 from installer.model.plan import Changes, Desired, DesiredKubelet, DesiredUnit, Plan, Step, StepKind, Strategy
 from installer.model.proxy import WHILE_HANGING
 from installer.node.apply import apply_plan
-from installer.node.await_proxy import why_not_taken
+from installer.node.proxy_signal import why_not_taken
 from installer.node.run import Progress
 from tests.lib.fakes import CONTAINERD, FakeHost
 from tests.lib.rules import rule

@@ -5,7 +5,7 @@
 #: By the reason.
 BRANCHES: dict[str, tuple[str, ...]] = {
     "It takes two things in one run that go wrong, or a person who intervenes in one that fails: the certificate has one at a time. tests/unit/test_relay_steps.py, test_reconcile.py, test_rollback_report.py and test_failed_rollback.py try them.": (
-        "apply._Worker._restart_proxy: if self._limits.hanging and 0 < self._relay_deadline <= now:  # kubelet has hung all that time -> if not (leaving := self._leave()):",
+        "proxy_start.ProxyStart.restart: if self.limits.hanging and 0 < self._deadline <= self.host.clock.monotonic(): -> if not (leaving := self.leave()):",
         "await_kubelet.KubeletStart._check_endpoint: if relay: -> raise error",
         'failure_report._state: elif kubelet.foreign_healthz: -> found.append(f"{after.kubelet_unit} runs on {where}, and another process answers on its healthz")',
         "failure_report._state: elif kubelet.process is not None: -> found.append(",
@@ -23,7 +23,7 @@ BRANCHES: dict[str, tuple[str, ...]] = {
         'header.with_generation: if not re.fullmatch(r"[A-Za-z0-9-]+", generation): -> raise ValueError(f"not a generation: {generation!r}")',
     ),
     "A generation of an earlier version of ours, whose kubelet has the relay itself as its endpoint. tests/unit/test_before_the_link.py tries it.": (
-        "await_kubelet.KubeletStart._check_endpoint: if self._plan.desired.names_relay: -> right = kubelet.on_relay",
+        "await_kubelet.KubeletStart._check_endpoint: if self.plan.desired.names_relay: -> right = kubelet.on_relay",
     ),
     "It depends on a directory of the machine that runs the certificate, which only root could have written to. tests/unit/test_last_run.py tries it.": (
         'inspection._payload_missing: if (last := record.asked.get("payload")) and is_roots_own(last): -> hint = f"the last run had --payload {shlex.quote(last)}"',
@@ -43,7 +43,7 @@ BRANCHES: dict[str, tuple[str, ...]] = {
     "It takes an answer that changes between two questions of one step, and back: the troubles of the certificate last. tests/unit/test_relay_steps.py, test_known_pods.py, test_lost_record.py and the suites `disk` and `misbehave` try them.": (
         "adoption.bring_back: if policy: -> host.files.write(paths.PROXY_CACHE, json.dumps(cache).encode(), host.files.state(OLD_CACHE).mode)",
         "adoption.forget_agent: if raw and not parse_cache(raw).torn: -> end",
-        "apply._Worker._move: if to_relay and progress.proxy is not None and isinstance(error, StepFailedError): -> self._check_steady(progress.proxy)  # which then is the cause",
+        "apply._Worker._move: if to_relay and progress.proxy is not None and isinstance(error, StepFailedError): -> self._proxy.check_steady(progress.proxy)  # which then is the cause",
         "controls._list: except (InstallerError, OSError):",
         "known_pods._beside: if can_save(host.files) or not started or started.st_mtime > now + 1:  # `now`: whole seconds -> return started.st_mtime - _MADE, moved.st_mtime + _MADE if moved else inf",
         'kubelet_link.move: if marked and relay and not host.cri.answers(endpoint, HURRIED_SECONDS): -> why = "the relay stopped answering"  # and the guard has let kubelet leave',
@@ -64,11 +64,11 @@ BRANCHES: dict[str, tuple[str, ...]] = {
         "kubelet_link.move: if process.pid not in drained: -> elif not draining or now >= cut_at:",
     ),
     "A relay that is silent as soon as kubelet is to be moved to it by a run that has not looked whether it answers. tests/unit/test_relay_steps.py tries it.": (
-        'apply._Worker._await_calm: if self._progress.proxy is not None: -> raise self._failure(paths.PROXY_UNIT, "the relay stopped answering")',
+        'apply._Worker._await_calm: if self._progress.proxy is not None: -> raise self._progress.failure(paths.PROXY_UNIT, "the relay stopped answering")',
     ),
     "A proxy that ends, or falls silent, while a run waits for its start, or for its answer to a signal: the simulated one is silent from its start on, or ends before the wait. tests/unit/test_apply.py, test_relay_steps.py and test_slow_node.py try it.": (
         'await_proxy.why_not_started: if not now.main_pid or now.main_pid != unit.main_pid: -> return "it ended"',
-        'await_proxy.why_not_taken: if asked - answered >= silence: -> return f"its relay does not answer, {asked - began:.0f} s after the signal", answered',
+        'proxy_signal.why_not_taken: if asked - answered >= silence: -> return f"its relay does not answer, {asked - began:.0f} s after the signal", answered',
     ),
     "What answered during the whole run does not when it ends: the bus when a difference is to be explained, healthz when a generation may be to blame, the runtime when block I/O is given back. tests/unit/test_blame.py and tests/faults/disks/test_controls.py try it.": (
         "converge._why_unsteady: except InstallerError as error:  # the bus is lost",
