@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from installer.daemon.configuration import Command, Configuration, build_configuration
-from installer.daemon.watch import EventLoop
+from installer.daemon.watch import EventLoop, Watched
 from installer.errors import InstallerError, InvalidInputError, unforeseen
 from installer.host.ports import Host
 from installer.inputs.settings import load_settings
@@ -35,11 +35,12 @@ _SHARE = 4.0  # times as long as the last picture took, until the next one begin
 @dataclass(frozen=True, slots=True)
 class Assessed:
     """What an assessment has found. `places`: the files that the picture rests on; directories among them end
-    with a slash."""
+    with a slash. `watched`: the directories to watch for it."""
 
     picture: Picture
     configuration: Configuration | None = None  # of the settings; None: they are invalid
     places: tuple[str, ...] | None = None  # None: as before
+    watched: Watched | None = None  # None: as before
     warnings: tuple[Event, ...] = ()
 
 
@@ -70,7 +71,8 @@ class Engine:
         warnings = list[Event]()
         emit_warnings(found.plan.warnings, warnings.append)
         warn_of_health(found, found.snapshot, warnings.append)
-        return Assessed(picture, configuration, tuple(sorted(_places(found.snapshot))), tuple(warnings))
+        places = tuple(sorted(_places(found.snapshot)))
+        return Assessed(picture, configuration, places, warnings=tuple(warnings))
 
 
 def _places(snapshot: HostSnapshot) -> Iterator[str]:

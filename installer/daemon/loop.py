@@ -36,7 +36,7 @@ from installer.daemon.probe_files import ProbeFiles
 from installer.daemon.proxy_log import ProxyLog
 from installer.daemon.runtime_state import RuntimeState, recorded_kubelet_unit
 from installer.daemon.transient import TransientService
-from installer.daemon.watch import NO_WATCH_LEFT, Bounded, EventLoop
+from installer.daemon.watch import NO_WATCH_LEFT, Bounded, EventLoop, find_directories
 from installer.errors import BusyHostError, InstallerError, InvalidInputError
 from installer.host.bus import SystemBus, require_bus
 from installer.host.clock import since_boot
@@ -88,7 +88,9 @@ class Daemon:
         restarts = [now - age for age in self._runtime_state.ages() if age < HOUR]
         self._policy = Policy(configuration, random.random, now, restarts, good_seconds=command.good_seconds)
         self._loop = EventLoop(self._recover)
-        self._assessor = Assessor(self._loop, lambda: self._engine.assess(self._mode), self._assessed)
+        self._assessor = Assessor(self._loop, self._assess, self._assessed)
+        self._places: tuple[str, ...] = ()  # that the last picture rests on
+        self._has_new_watch = False  # since the last picture
         self._mode: Mode | None = None  # not that of the settings
         self._snapshot = PollSnapshot()
         self._child: Bounded | None = None
@@ -193,9 +195,20 @@ class Daemon:
         if self._child is None and not self._policy.state.replaced:
             self._assessor.ask()
 
+    def _assess(self) -> Assessed:
+        """In the assessor's thread."""
+        assessed = self._engine.assess(self._mode)
+        self._places = self._places if assessed.places is None else assessed.places
+        return replace(assessed, watched=find_directories(self._poller.watch_specs(self._places)))
+
     def _assessed(self, assessed: Assessed) -> None:
         """There is a new picture. One of a host without a bus, or that a pass has begun to change, says
-        nothing."""
+        nothing. What is watched only now may have changed since it was read: that takes one more."""
+        if assessed.watched is not None:
+            is_new = self._loop.watch(assessed.watched, self._stir)
+            self._has_new_watch = is_new and not self._has_new_watch
+            if self._has_new_watch:
+                self._look_closer()
         picture = assessed.picture
         lost_bus = picture.code and self._snapshot.blind
         if self._child is None and not lost_bus:
@@ -204,8 +217,6 @@ class Daemon:
 
     def _take(self, assessed: Assessed) -> None:
         picture = assessed.picture
-        if assessed.places is not None:
-            self._poller.places = assessed.places
         if assessed.configuration is not None and assessed.configuration != self._policy.configuration:
             self._configure(assessed.configuration)
         for event in assessed.warnings:
@@ -301,8 +312,6 @@ class Daemon:
             if full:
                 self._listen()
             snapshot = self._poller.look(patience) if full else self._poller.heartbeat(patience)
-            if full:
-                self._loop.watch(self._poller.watch_specs(), self._stir)
         except (InstallerError, OSError) as error:
             snapshot = replace(before, blind=str(error))
         permission = self._cluster.permission()

@@ -105,7 +105,6 @@ class Poller:
         self._inputs = tuple(inputs)
         self.configuration = configuration
         self._agent = AgentWatch(files)
-        self.places: tuple[str, ...] = ()  # that the last picture rests on, besides our own files
         self._seen = PollSnapshot()
 
     def heartbeat(self, seconds: float = ANSWER_SECONDS) -> PollSnapshot:
@@ -142,19 +141,19 @@ class Poller:
         )
         return self.heartbeat(seconds)
 
-    def watch_specs(self) -> tuple[WatchSpec, ...]:
+    def watch_specs(self, places: Iterable[str]) -> tuple[WatchSpec, ...]:
         """Return where a change is worth a look: each directory on the way to a path of the host, because a
         path may appear and a directory may be moved away; and everything among the inputs and kubelet's
-        drop-ins."""
+        drop-ins. `places`: what a picture rests on, besides our own files."""
         names: dict[str, set[str]] = {}
         mode = f"{paths.OUR_RUNTIME}/mode.json"
         drop_ins = self._drop_in_directories()
-        for path in (*_OURS, *self.places, *drop_ins, PAUSE_FILE, *paths.HOLDS, *paths.ENDPOINT_LINKS, mode):
+        for path in (*_OURS, *places, *drop_ins, PAUSE_FILE, *paths.HOLDS, *paths.ENDPOINT_LINKS, mode):
             for directory, name in _way(path):
                 names.setdefault(directory, set()).add(name)
         root, ours = self._files.root, Path("/")
         watch_specs = [WatchSpec(root, directory, frozenset(found)) for directory, found in names.items()]
-        directories = (path.rstrip("/") for path in self.places if path.endswith("/"))
+        directories = (path.rstrip("/") for path in places if path.endswith("/"))
         watch_specs += [WatchSpec(root, each) for each in (*drop_ins, *directories)]
         for given in self._inputs:  # a ConfigMap is swapped by the link `..data`
             beside = frozenset((given.name, "..data"))

@@ -10,7 +10,7 @@ import contextlib
 import os
 import signal
 import stat
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
@@ -47,6 +47,24 @@ class WatchSpec:
     names: frozenset[str] = frozenset()
 
 
+Watched = Mapping[tuple[str, int, int], frozenset[str]]
+"""Directories by their path, device and inode, and the names in each that matter; none: all."""
+
+
+def find_directories(specs: Iterable[WatchSpec]) -> Watched:
+    """Those that exist. It may hang as long as a mount does. A link that replaces one afterwards may lead the
+    monitor out of the root: that costs a needless call, because its path is never used."""
+    found: dict[tuple[str, int, int], frozenset[str]] = {}
+    for spec in specs:
+        with contextlib.suppress(OSError, UnservableHostError):
+            path, status = resolved(spec.root, spec.directory)
+            if stat.S_ISDIR(status.st_mode):
+                key = (path, status.st_dev, status.st_ino)
+                before = found.get(key, spec.names)
+                found[key] = before | spec.names if before and spec.names else frozenset()
+    return found
+
+
 @dataclass(slots=True, eq=False)
 class _Timer:
     """A source of GLib's that is used again when it has fired: of each new one, PyGObject loses 112 bytes for
@@ -65,7 +83,7 @@ class EventLoop:
         self._loop = GLib.MainLoop()
         self._failed = failed
         self._monitors: dict[tuple[str, int, int], Any] = {}
-        self._names: dict[tuple[str, int, int], frozenset[str]] = {}
+        self._names: Watched = {}
         self._timers: dict[int, _Timer] = {}  # those that are set
         self._idle: list[_Timer] = []
         self._timer_number = 0
@@ -126,32 +144,26 @@ class EventLoop:
         """Raises OSError."""
         return Child(self, job)
 
-    def watch(self, specs: Iterable[WatchSpec], changed: Callable[[], None]) -> None:
-        """Watch exactly these from now on, as far as they exist. A directory that was moved away or replaced
-        is watched again with the next call. A link that replaces one meanwhile may lead the monitor out of
-        the root: that costs a needless call of `changed`, because its path is never used."""
-        found: dict[tuple[str, int, int], frozenset[str]] = {}
-        for spec in specs:
-            with contextlib.suppress(OSError, UnservableHostError):
-                path, status = resolved(spec.root, spec.directory)
-                if stat.S_ISDIR(status.st_mode):
-                    key = (path, status.st_dev, status.st_ino)
-                    before = found.get(key, spec.names)
-                    found[key] = before | spec.names if before and spec.names else frozenset()
+    def watch(self, found: Watched, changed: Callable[[], None]) -> bool:
+        """Watch exactly these from now on. Return whether one of them was not watched before. A directory
+        that was moved away or replaced is watched again once it is found again."""
         # Before a new monitor for the same path: GIO keeps one watch for each path.
         for key in self._monitors.keys() - found.keys():
             self._monitors.pop(key).cancel()
         self._names = found
-        for key in found.keys() - self._monitors.keys():
+        new = found.keys() - self._monitors.keys()
+        for key in new:
             with contextlib.suppress(GLib.Error):  # the kernel has no watch left: the next call tries again
                 self._monitors[key] = self._monitor(key, changed)
+        return bool(new)
 
     @property
     def sees(self) -> bool:
         """Whether each watched directory that still is where it was has a watch of the kernel's. GIO does not
         say when there is none left (`fs.inotify.max_user_watches`)."""
-        there = {key[1:] for key in self._names if _is_still(*key)}
-        return _kernel_watches() >= len(there)
+        count = _kernel_watches()
+        there = {key[1:] for key in self._names}
+        return count >= len(there) or count >= len({key[1:] for key in self._names if _is_still(*key)})
 
     def _monitor(self, key: tuple[str, int, int], changed: Callable[[], None]) -> Any:
         def on_event(_monitor: Any, file: Any, *_: object) -> None:

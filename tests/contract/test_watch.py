@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from installer.daemon.watch import WatchSpec
+from installer.daemon.watch import WatchSpec, find_directories
 from installer.host.command import run
 from installer.model.daemon import Job
 from tests.lib.event_loop import SOON, Scene
@@ -25,7 +25,7 @@ def scene() -> Iterator[Scene]:
     with tidied():
         made = Scene()
         yield made
-        made.loop.watch((), made.changed)
+        made.loop.watch({}, made.changed)
     assert not made.failures
 
 
@@ -33,10 +33,12 @@ def scene() -> Iterator[Scene]:
 
 
 def test_what_comes_changes_and_goes_in_a_directory_is_told(tmp_path: Path, scene: Scene) -> None:
-    scene.loop.watch([WatchSpec(tmp_path, "/etc"), WatchSpec(tmp_path, "/nowhere")], scene.changed)
+    scene.loop.watch(
+        find_directories([WatchSpec(tmp_path, "/etc"), WatchSpec(tmp_path, "/nowhere")]), scene.changed
+    )
     assert scene.hears_nothing()
     (tmp_path / "etc").mkdir()
-    scene.loop.watch([WatchSpec(tmp_path, "/etc")], scene.changed)
+    scene.loop.watch(find_directories([WatchSpec(tmp_path, "/etc")]), scene.changed)
     file, other = tmp_path / "etc/x", tmp_path / "etc/y"
     changes: tuple[Callable[[], object], ...] = (
         file.touch,
@@ -52,7 +54,7 @@ def test_what_comes_changes_and_goes_in_a_directory_is_told(tmp_path: Path, scen
 
 
 def test_a_change_is_told_at_once(tmp_path: Path, scene: Scene) -> None:
-    scene.loop.watch([WatchSpec(tmp_path, "/")], scene.changed)
+    scene.loop.watch(find_directories([WatchSpec(tmp_path, "/")]), scene.changed)
 
     def told_at_once(change: Callable[[], None]) -> bool:
         started = time.monotonic()
@@ -73,11 +75,14 @@ def test_a_change_is_told_at_once(tmp_path: Path, scene: Scene) -> None:
 def test_other_names_and_other_directories_are_not_told(tmp_path: Path, scene: Scene) -> None:
     for directory in ("a", "b"):
         (tmp_path / directory).mkdir()
-    scene.loop.watch([WatchSpec(tmp_path, "/a", frozenset("x")), WatchSpec(tmp_path, "/b")], scene.changed)
+    scene.loop.watch(
+        find_directories([WatchSpec(tmp_path, "/a", frozenset("x")), WatchSpec(tmp_path, "/b")]),
+        scene.changed,
+    )
     (tmp_path / "a/y").touch()
     assert scene.hears_nothing()
     specs = [WatchSpec(tmp_path, "/a", frozenset("x")), WatchSpec(tmp_path, "/a", frozenset("z"))]
-    scene.loop.watch(specs, scene.changed)
+    scene.loop.watch(find_directories(specs), scene.changed)
     (tmp_path / "b/x").touch()
     assert scene.hears_nothing()
     for name in "xz":
@@ -90,12 +95,12 @@ def test_a_directory_that_replaces_another_is_watched_from_the_next_call_on(
 ) -> None:
     specs = [WatchSpec(tmp_path, "/etc", frozenset({"d"})), WatchSpec(tmp_path, "/etc/d", frozenset("x"))]
     (tmp_path / "etc/d").mkdir(parents=True)
-    scene.loop.watch(specs, scene.changed)
+    scene.loop.watch(find_directories(specs), scene.changed)
     for turn in range(3):
         (tmp_path / "etc/d").rename(tmp_path / f"etc/old{turn}")
         (tmp_path / "etc/d").mkdir()
         assert scene.hears()
-        scene.loop.watch(specs, scene.changed)
+        scene.loop.watch(find_directories(specs), scene.changed)
         assert scene.hears_nothing()
         (tmp_path / f"etc/old{turn}/x").touch()
         assert scene.hears_nothing()
@@ -109,7 +114,9 @@ def test_links_are_followed_below_the_root(tmp_path: Path, scene: Scene) -> None
     (root / "var").mkdir()
     (root / "var/run").symlink_to("/run")  # below the root, whatever /run is outside
     (root / "out").symlink_to("../..")
-    scene.loop.watch([WatchSpec(root, "/var/run/ours"), WatchSpec(root, "/out")], scene.changed)
+    scene.loop.watch(
+        find_directories([WatchSpec(root, "/var/run/ours"), WatchSpec(root, "/out")]), scene.changed
+    )
     (tmp_path / "outside").touch()
     assert scene.hears_nothing()
     (root / "run/ours/x").touch()
@@ -271,9 +278,9 @@ def test_what_a_killed_child_has_started_in_its_group_goes_with_it(scene: Scene)
 LIMITED = """
 import sys
 from pathlib import Path
-from installer.daemon.watch import EventLoop, WatchSpec
+from installer.daemon.watch import EventLoop, WatchSpec, find_directories
 loop = EventLoop(print)
-loop.watch([WatchSpec(Path("/"), path) for path in sys.argv[1:]], lambda: None)
+loop.watch(find_directories(WatchSpec(Path("/"), path) for path in sys.argv[1:]), lambda: None)
 print(loop.sees)
 """
 
@@ -298,9 +305,9 @@ def test_a_directory_that_has_gone_is_not_missed(tmp_path: Path) -> None:
     scene = Scene()
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
-    scene.loop.watch([WatchSpec(tmp_path, "/a"), WatchSpec(tmp_path, "/b")], scene.changed)
+    scene.loop.watch(find_directories([WatchSpec(tmp_path, "/a"), WatchSpec(tmp_path, "/b")]), scene.changed)
     assert scene.loop.sees
     (tmp_path / "b").rmdir()
     assert scene.hears()
     assert scene.loop.sees
-    scene.loop.watch((), scene.changed)
+    scene.loop.watch({}, scene.changed)

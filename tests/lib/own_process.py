@@ -229,7 +229,7 @@ class Scene:
         with tidied(), ThreadPoolExecutor(1) as pool:
             played = pool.submit(play)
             code = daemon.run()
-            daemon._loop.watch((), lambda: None)  # the next one's in this process counts the kernel's watches
+            daemon._loop.watch({}, lambda: None)  # the next one's in this process counts the kernel's watches
             played.result()
         assert code == 0
 

@@ -459,8 +459,8 @@ def test_a_host_without_a_bus_is_looked_at_all_the_same(files: RootedFiles) -> N
 
 
 def test_the_whole_way_to_each_file_is_watched(poller: Poller, tmp_path: Path) -> None:
-    poller.places = ("/etc/default/kubelet", "/etc/kubelet.conf.d/")
-    names = {spot.directory: spot.names for spot in poller.watch_specs()}
+    places = ("/etc/default/kubelet", "/etc/kubelet.conf.d/")
+    names = {spot.directory: spot.names for spot in poller.watch_specs(places)}
     assert "kubelet" in names["/etc/default"]
     assert names["/etc/kubelet.conf.d"] == frozenset()
     assert {"fallback.cfg", "pause"} <= names["/etc/cri-resmgr"]

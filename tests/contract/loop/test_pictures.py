@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
+from pathlib import Path
 
+import pytest
 from pytest_mock import MockerFixture
 
+from tests.lib.hung_mount import hung_mount
 from tests.lib.own_process import KUBELET, Scene
 from tests.lib.rules import rule
 
@@ -81,5 +84,29 @@ def test_an_assessment_that_hangs_is_reported_though_a_child_was_at_work(
         scene.relay = True
         scene.reaches("failed", 15)
         assert "the host could not be assessed" in scene.of("state")[-1].message
+
+    scene.play(body)
+
+
+@rule("R13", "R15")
+def test_a_mount_that_hangs_does_not_delay_a_rescue(scene: Scene, tmp_path: Path) -> None:
+    """The configs may be on a share whose server is gone. What is to be watched there is looked for anew with
+    each picture."""
+    configs = tmp_path / "share/configs"
+    configs.mkdir(parents=True)
+    scene.command = replace(scene.command, configs=configs)
+    scene.settings(dead_seconds=1.0)
+
+    def body() -> None:
+        scene.reaches("converged")
+        try:
+            with hung_mount(configs.parent):
+                taken = scene.taken
+                scene.drift()
+                scene.until(lambda: scene.taken > taken)
+                scene.relay = False
+                scene.until(lambda: "rescue" in scene.begun(), 30)
+        except OSError as error:
+            pytest.skip(f"this machine mounts nothing: {error}")
 
     scene.play(body)

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from installer.daemon.watch import EventLoop, WatchSpec
+from installer.daemon.watch import EventLoop, WatchSpec, find_directories
 from installer.errors import InstallerError
 from installer.host.cri import SocketCri
 from installer.host.files import RootedFiles
@@ -201,8 +201,8 @@ def _takes_the_bus(files: RootedFiles) -> bool:
 def _watches(files: RootedFiles) -> bool:
     """A monitor of a directory outside would only cost a look: what it names is never opened."""
     loop = EventLoop(_raise)
-    loop.watch([WatchSpec(files.root, "/etc/there/below")], lambda: None)
-    loop.watch([], lambda: None)
+    loop.watch(find_directories([WatchSpec(files.root, "/etc/there/below")]), lambda: None)
+    loop.watch({}, lambda: None)
     return False
 
 
