@@ -6,6 +6,7 @@ import os
 import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from enum import Enum, auto
 
 from installer.errors import InvalidInputError, UnservableHostError, failed_on_disk
 from installer.host.ports import Files, Host
@@ -39,10 +40,18 @@ class Inspection:
     assessment: Assessment
 
 
+class Probed(Enum):
+    """How much is read of what only a change needs."""
+
+    NOTHING = auto()
+    HOST = auto()  # without the runtime
+    ALL = auto()
+
+
 def assess_host(
-    request: Request, host: Host, emit: Emit = silent, tally: Tally | None = None, *, probes: bool = True
+    request: Request, host: Host, emit: Emit = silent, tally: Tally | None = None, probed: Probed = Probed.ALL
 ) -> Inspection:
-    """What a run would do. Touches nothing. Without `probes`, what only a change needs is not read.
+    """What a run would do. Touches nothing.
 
     Raises InvalidInputError, UnservableHostError.
     """
@@ -76,8 +85,10 @@ def assess_host(
             # The inputs cannot be compared, because kubelet cannot be served now.
             desired = good_desired(store.record, host.files) or Desired()
             assessment = assess(inputs, snapshot, store.record, store.status, nonce, desired, noted)
-        if probes and needs_probe(assessment) and (desired is None or desired.files):
-            snapshot = with_probe(snapshot, host, assessment.plan, probed_endpoint(assessment))
+        may_probe = probed is not Probed.NOTHING and (desired is None or desired.files)
+        if may_probe and needs_probe(assessment):
+            endpoint = probed_endpoint(assessment) if probed is Probed.ALL else ""
+            snapshot = with_probe(snapshot, host, assessment.plan, endpoint)
             assessment = assess(inputs, snapshot, store.record, store.status, nonce, desired, noted)
     except OSError as error:
         failure = failed_on_disk("the host could not be read", error)
@@ -105,13 +116,13 @@ def _drop_ins(files: Files) -> Iterator[str]:
 
 
 def assess_good(
-    request: Request, host: Host, emit: Emit = silent, tally: Tally | None = None, *, probes: bool = True
+    request: Request, host: Host, emit: Emit = silent, tally: Tally | None = None, probed: Probed = Probed.ALL
 ) -> Inspection | None:
     """What would repair the last good generation. None if there is none, if its content is lost, or if a
     person holds kubelet."""
     consent = replace(request.consent, take_over=False)
     asked = replace(request, payload=None, configs=None, inspect=True, consent=consent)
-    found = assess_host(asked, host, emit, tally, probes=probes)
+    found = assess_host(asked, host, emit, tally, probed)
     record, snapshot = found.run.store.record, found.assessment.snapshot
     held = is_operators(snapshot.hold)
     lost = record.good is None or lost_files(record, snapshot)

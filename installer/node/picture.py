@@ -1,7 +1,8 @@
 """What a run would find and do now, as one small value: for whoever watches a host and starts its runs.
 
 Taking a picture touches nothing and needs no lock. It reads what a run reads, but does not ask the runtime:
-that matters only to a run that has something to change.
+that matters only to a run that has something to change. What else matters only to such a run is read if that
+run needs a permit: one that is refused anyway takes none.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from installer.model.paths import OUR_RUNTIME
 from installer.model.plan import Assessment, Changes
 from installer.model.result import BEGUN, listed
 from installer.node.desired import fleet_generation, settings_digest
-from installer.node.inspection import assess_good, assess_host
+from installer.node.inspection import Probed, assess_good, assess_host
 from installer.node.preconditions import check_worth, planned_work, repair_work
 from installer.node.preflight_proxy import check_placed
 from installer.node.reconcile import is_to_be_closed, remarks_of
@@ -77,7 +78,7 @@ def take_picture(request: Request, host: Host) -> tuple[Picture, Assessment | No
             f"{OUR_RUNTIME}: {why}", due=True, in_files=True, installed=None, at_work=at_work
         ), None
     try:
-        found = assess_host(request, host, probes=False)
+        found = assess_host(request, host, probed=Probed.NOTHING)
     except (InvalidInputError, UnservableHostError, RolledBackError) as error:
         return replace(_refused(Picture(installed=None), error, request, host), at_work=at_work), None
     assessment, inputs = found.assessment, found.inputs
@@ -95,12 +96,15 @@ def take_picture(request: Request, host: Host) -> tuple[Picture, Assessment | No
         remarks=remarks_of(assessment, check_placed(assessment.snapshot)),
         at_work=at_work,
     )
+    work = planned_work(inputs, assessment, found.run.store.record) if plan.steps else None
+    needs_permit = work is not None and (work.restarts_kubelet or work.begins)
     try:
         check_worth(inputs, assessment)
+        if needs_permit:
+            check_worth(inputs, assess_host(request, host, probed=Probed.HOST).assessment)
     except InstallerError as error:
         return _refused(seen, error, request, host), assessment
-    work = planned_work(inputs, assessment, found.run.store.record) if plan.steps else None
-    if work is not None and (work.restarts_kubelet or work.begins):
+    if needs_permit:
         seen = replace(seen, work=work)
         if request.mode is Mode.INSTALL and seen.is_new:
             seen = replace(seen, repairs=_repair(request, host, asks_first=True) is not None)
@@ -116,7 +120,7 @@ def _refused(seen: Picture, error: InstallerError, request: Request, host: Host)
     if request.mode is Mode.REMOVE:
         return seen
     try:
-        good = assess_good(request, host, probes=False)
+        good = assess_good(request, host, probed=Probed.NOTHING)
     except InstallerError:
         return seen
     if good is None:
@@ -144,7 +148,7 @@ def _in_words(changes: Changes) -> str:
 
 
 def _repair(request: Request, host: Host, *, asks_first: bool) -> Assessment | None:
-    good = assess_good(request, host, probes=False)
+    good = assess_good(request, host, probed=Probed.NOTHING)
     return find_repair(good.assessment, asks_first=asks_first) if good is not None else None
 
 

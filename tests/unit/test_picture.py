@@ -100,6 +100,28 @@ def test_a_host_that_is_refused_says_why(watched: WatchedNode) -> None:
     assert "masked" in picture.reason
 
 
+@pytest.mark.parametrize("is_new", [True, False])
+def test_what_only_a_change_needs_is_looked_at_before_a_permit_is_asked_for(
+    watched: WatchedNode, is_new: bool
+) -> None:
+    """A permit that is taken in vain keeps the rest of a fleet waiting."""
+    units = watched.node.systemd.units
+    run = watched.node.fake.root / "var/run"
+    run.unlink()  # which systemd needs: /run
+    run.mkdir()
+    assert look(watched).is_clean
+    if is_new:
+        watched.configure(500)
+    else:
+        next(watched.node.fake.root.rglob(paths.DROP_IN_NAME)).unlink()
+        units[KUBELET] = replace(units[KUBELET], environment=(), drop_in_paths=())
+    picture = look(watched)
+    assert (picture.code, picture.work) == (4, None)
+    assert "/var/run" in picture.reason
+    assert picture.installed is not None
+    assert picture.installed.generation
+
+
 def test_a_drop_in_that_is_gone_restarts_kubelet_and_is_planned_work(watched: WatchedNode) -> None:
     next(watched.node.fake.root.rglob(paths.DROP_IN_NAME)).unlink()
     units = watched.node.systemd.units
