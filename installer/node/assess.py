@@ -304,9 +304,7 @@ def needs_probe(assessment: Assessment) -> bool:
     return assessment.snapshot.probe is None and (bool(plan.changes) or unserved or assessment.unchecked)
 
 
-def probed_endpoint(assessment: Assessment) -> str:
-    """Where to ask the runtime; empty if there is no need: a repair that restarts nothing needs no runtime,
-    and is faster without it."""
+def may_start_units(assessment: Assessment) -> bool:
+    """Whether what a start needs is to be looked at. A repair that restarts nothing does not wait for it."""
     plan = assessment.plan
-    asked = plan.changes.disturb or not plan.desired.files or assessment.unchecked
-    return assessment.base_endpoint if asked else ""
+    return plan.changes.disturb or not plan.desired.files or assessment.unchecked

@@ -21,7 +21,7 @@ from installer.model.names import Mode
 from installer.model.plan import Assessment, Desired, Finding
 from installer.model.proxy import DEFAULT_FALLBACK
 from installer.model.result import Tally
-from installer.node.assess import assess, needs_probe, probed_endpoint
+from installer.node.assess import assess, may_start_units, needs_probe
 from installer.node.header import without_header
 from installer.node.kept import good_desired, lost_files
 from installer.node.kubelet_strategy import possible_drop_ins, with_drop_in_directory
@@ -87,8 +87,9 @@ def assess_host(
             assessment = assess(inputs, snapshot, store.record, store.status, nonce, desired, noted)
         may_probe = probed is not Probed.NOTHING and (desired is None or desired.files)
         if may_probe and needs_probe(assessment):
-            endpoint = probed_endpoint(assessment) if probed is Probed.ALL else ""
-            snapshot = with_probe(snapshot, host, assessment.plan, endpoint)
+            starts = may_start_units(assessment)
+            endpoint = assessment.base_endpoint if starts and probed is Probed.ALL else ""
+            snapshot = with_probe(snapshot, host, assessment.plan, endpoint, starts=starts)
             assessment = assess(inputs, snapshot, store.record, store.status, nonce, desired, noted)
     except OSError as error:
         failure = failed_on_disk("the host could not be read", error)

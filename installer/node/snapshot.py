@@ -158,9 +158,11 @@ def _read(host: Host, settings: Settings, record: Record, seconds: float) -> Hos
 _NEEDED = (paths.RUN, paths.PROXY_STATE[0])
 
 
-def with_probe(snapshot: HostSnapshot, host: Host, plan: Plan, endpoint: str) -> HostSnapshot:
+def with_probe(
+    snapshot: HostSnapshot, host: Host, plan: Plan, endpoint: str, *, starts: bool
+) -> HostSnapshot:
     """The snapshot with the facts that are needed only if something is to be changed as in `plan`.
-    `endpoint`: where to ask the runtime; empty: do not ask it."""
+    `endpoint`: where to ask the runtime; empty: do not ask it. `starts`: units may be started."""
     wanted = [file.path for file in plan.desired.files]
     deleted = [change.path for change in plan.changes.files]
     directories = sorted({posixpath.dirname(path) for path in (*wanted, *deleted)} | {paths.OUR_STATE})
@@ -170,7 +172,8 @@ def with_probe(snapshot: HostSnapshot, host: Host, plan: Plan, endpoint: str) ->
     probe = _probe_runtime(host, endpoint)
     returns = find_returns(host.files, plan.controls, snapshot.cache, probe.containers)
     of_others = _texts(host.files, find_drop_ins(host.files, (paths.PROXY_UNIT,)))
-    cycle = find_cycle(host.systemd, plan.kubelet_unit, of_others, find_links(host.files)) if wanted else ()
+    served = bool(wanted) and starts
+    cycle = find_cycle(host.systemd, plan.kubelet_unit, of_others, find_links(host.files)) if served else ()
     probe = replace(
         probe,
         cycle=cycle,
@@ -185,7 +188,7 @@ def with_probe(snapshot: HostSnapshot, host: Host, plan: Plan, endpoint: str) ->
             for path, _line in needed_paths((*of_others, *snapshot.base.texts))
             if not _exists(host.files, path, follow=True)
         ),
-        kubelet_version=_kubelet_version(host, snapshot) if wanted else "",
+        kubelet_version=_kubelet_version(host, snapshot) if served else "",
     )
     return replace(snapshot, probe=probe)
 

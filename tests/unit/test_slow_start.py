@@ -183,6 +183,6 @@ def test_a_runtime_that_is_slow_to_say_how_it_is(tmp_path: Path, seconds: float,
     host.cri.sockets["unix:///run/r.sock"], host.cri.seconds = CONTAINERD, seconds
     snapshot = take_snapshot(host.host, read_machine(host.host), SETTINGS, Record())
     plan = Plan(Mode.INSTALL, Desired(), Changes(), "kubelet.service")
-    probe = with_probe(snapshot, host.host, plan, "unix:///run/r.sock").probe
+    probe = with_probe(snapshot, host.host, plan, "unix:///run/r.sock", starts=True).probe
     assert probe
     assert (not probe.runtime_error) is ready

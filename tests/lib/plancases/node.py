@@ -7,7 +7,7 @@ from dataclasses import replace
 from installer.inputs.load import Inputs
 from installer.model.names import Mode
 from installer.model.plan import Assessment, Finding
-from installer.node.assess import assess, needs_probe, probed_endpoint
+from installer.node.assess import assess, may_start_units, needs_probe
 from installer.node.kubelet_strategy import possible_drop_ins, with_drop_in_directory
 from installer.node.ownership import RecordStore
 from installer.node.record import load_record, may_be_earlier
@@ -45,7 +45,7 @@ class Node:
             )
         found = assess(inputs, snapshot, store.record, store.status, nonce, None, noted)
         if needs_probe(found):
-            asked = bool(probed_endpoint(found))
+            asked = may_start_units(found)
             probe = host.probe if asked else replace(host.probe, runtime_error="", containers=())
             snapshot = replace(snapshot, probe=probe)
             found = assess(inputs, snapshot, store.record, store.status, nonce, None, noted)
