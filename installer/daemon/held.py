@@ -34,7 +34,8 @@ class Held:
     long enough. `is_due`: a run has something to do, and may begin. `may_return`: nothing that has failed
     is in the way, and the picture is not from before the last run. `waits`: only planned work without a
     permit is left. `owes`: a rescue has interrupted a repair, or nothing of ours is loaded any more.
-    `is_first`: no run of this daemon has been yet. `is_new`: the inputs are not those of the last run."""
+    `in_files`: files differ. `is_first`: no run of this daemon has been yet. `is_new`: the inputs are not
+    those of the last run."""
 
     by: Holder
     strays: bool = False
@@ -43,6 +44,7 @@ class Held:
     may_return: bool = True
     waits: bool = False
     owes: bool = False
+    in_files: bool = False
     is_first: bool = False
     is_new: bool = False
     answers: bool = True
@@ -70,6 +72,11 @@ HELD = (
         lambda now: now.by is Holder.DAEMON and now.is_due and now.owes,
         Action.INSTALL,
         "resume the repair that a rescue interrupted",
+    ),
+    Row(  # else it may stay silent for ever
+        lambda now: now.by is Holder.DAEMON and now.is_due and now.in_files and not now.answers,
+        Action.INSTALL,
+        "files differ, and the relay is silent",
     ),
     Row(
         lambda now: now.is_first and now.is_due and not (now.by is Holder.DAEMON and now.answers),

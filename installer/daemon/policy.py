@@ -390,6 +390,7 @@ class Policy:
             may_return=may_begin and not is_spent,
             waits=self._waits(snapshot),
             owes=self._owes_repair or not snapshot.proxy.loaded_digest,
+            in_files=picture is not None and picture.in_files,
             is_first=passes.inputs is None,
             is_new=picture is not None and passes.inputs not in (None, picture.inputs),
             answers=snapshot.relay,

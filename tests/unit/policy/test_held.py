@@ -17,6 +17,7 @@ ROWS = (
     Held(Holder.RUN, is_good=True, is_new=True, owes=True),
     Held(Holder.DAEMON, is_good=True, waits=True, owes=True, is_due=True),
     Held(Holder.DAEMON, is_due=True, owes=True, is_good=True),
+    Held(Holder.DAEMON, is_due=True, in_files=True, is_first=True, is_new=True, answers=False),
     Held(Holder.ROLLBACK, is_first=True, is_due=True),
     Held(Holder.DAEMON, is_due=True, is_new=True),
     Held(Holder.DAEMON, is_good=True, is_due=True),

@@ -232,6 +232,18 @@ def test_drift_does_not_end_a_hold_but_a_new_input_may(settled: Bench) -> None:
     assert settled.look(replace(HELD, picture=NEW)) is Action.INSTALL
 
 
+def test_a_relay_that_is_silent_while_files_differ_is_repaired_under_the_hold(settled: Bench) -> None:
+    """A proxy whose configuration is gone does not come back by itself."""
+    held(settled)
+    silent = replace(HELD, relay=False, picture=DRIFT)
+    while (action := settled.look(silent, after=1)) is not Action.INSTALL:
+        assert settled.now < HOUR
+        if action is Action.RESTART_PROXY:
+            settled.end(took=0.0)
+    assert settled.last.why == "files differ, and the relay is silent"
+    assert not settled.last.is_return
+
+
 def test_a_hold_of_somebody_else_is_not_ours_to_end(settled: Bench) -> None:
     assert settled.look(replace(HELD, hold="by hand")) is Action.NOTHING
     assert settled.look(after=500) is Action.NOTHING
