@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 
@@ -129,8 +130,8 @@ def _with_causes(
     failure: StepFailedError, assessment: Assessment, progress: Progress, run: Run
 ) -> StepFailedError:
     """The failure, with the last fatal line of the unit that failed, and blameless for the generation if the
-    runtime is away, the proxy cannot read its cache, or systemd has not even come to run it. Checked before
-    the rollback, during which the runtime may come back."""
+    runtime is away, the proxy cannot read its cache, somebody has changed our files meanwhile, or systemd has
+    not even come to run it. Checked before the rollback, during which the runtime may come back."""
     message, hint, blameless = failure.message, failure.hint, failure.interfered
     endpoint, unit = assessment.base_endpoint, progress.failed_unit
     if assessment.plan.desired.proxy and (why := runtime_error(run.host, endpoint, HURRIED_SECONDS)):
@@ -142,8 +143,22 @@ def _with_causes(
     if unit == paths.PROXY_UNIT and (found := next(filter(None, map(_NOT_SET_UP.search, logged)), None)):
         message += f": systemd could not set up what its unit asks for ({found[1]})"
         hint, blameless = f"`systemctl cat {unit}` shows the drop-ins of others", True
+    if meddled := tuple(_changed_by_others(assessment, run)):
+        message += f"; somebody else has changed {', '.join(meddled)} meanwhile"
+        hint, blameless = "run the same command again", True
     blameless = blameless or (unit == paths.PROXY_UNIT and _is_cache_unreadable(run))
     return StepFailedError(message, hint, blameless)
+
+
+def _changed_by_others(assessment: Assessment, run: Run) -> Iterator[str]:
+    """Our files that the plan had no reason to touch, and that are not as they were all the same."""
+    plan, before = assessment.plan, assessment.snapshot.files
+    touched = {change.path for change in plan.changes.files}
+    touched |= {step.target for step in plan.steps if step.kind is StepKind.MARK_PENDING}
+    for path in (file.path for file in plan.desired.files if file.path not in touched):
+        with suppress(InstallerError, OSError):
+            if run.host.files.state(path, run.store.record.known_digest) != before.get(path):
+                yield path
 
 
 def _is_cache_unreadable(run: Run) -> bool:

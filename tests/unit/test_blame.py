@@ -64,6 +64,10 @@ def runtime(node: Node) -> None:
     node.fake.cri.sockets[RUNTIME] = "no socket"
 
 
+def guard(node: Node) -> None:
+    node.fake.host.files.remove(paths.GUARD)
+
+
 def shortage(node: Node) -> None:
     """No descriptor is left to ask for kubelet's health, after the runtime was asked."""
 
@@ -97,6 +101,7 @@ def full(path: str) -> Spoil:
         (nothing, nothing, nothing, True),
         (kubelet, nothing, recovered, False),
         (nothing, runtime, nothing, False),  # it is back before the rollback
+        (nothing, guard, nothing, False),
         (nothing, nothing, kubelet, False),
         (nothing, nothing, runtime, False),
         (nothing, nothing, shortage, False),
