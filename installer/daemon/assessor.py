@@ -153,6 +153,7 @@ class Assessor:
         self._next_at = time.monotonic() + (0.0 if is_old else min(took, 1.0) * _SHARE)
         if self._asked:
             self.ask()
+            assessed = replace(assessed, picture=replace(assessed.picture, overtaken=True))
         if not is_old:
             self._found(assessed)
 

@@ -330,8 +330,9 @@ class Policy:
         if not self._calls_for_run(now, snapshot):
             return replace(_NOTHING, wants=self._passes.met(picture))
         coming = snapshot.proxy_is_coming
-        # Systemd, or a rescue, sees to a proxy that starts: a run now would blame the good generation.
-        left = (coming or self._flaps(now, snapshot)) and not picture.in_files
+        # Systemd, or a rescue, sees to a proxy that starts: a run now would blame the good generation. One
+        # that has started since looked as if it were in need.
+        left = (coming or picture.overtaken or self._flaps(now, snapshot)) and not picture.in_files
         again = coming and snapshot.on_relay and self._passes.failed and self._passes.is_known(picture)
         if left or again or self._systemd_is_busy(now, snapshot):
             return _NOTHING

@@ -51,6 +51,7 @@ class Picture:
     remarks: str = ""  # what a person should know of the host, and what to do
     at_work: str = ""  # another run, which changes what is seen
     spent: bool = False  # a run has been at it since
+    overtaken: bool = False  # something has changed while it was taken
 
     @property
     def is_clean(self) -> bool:

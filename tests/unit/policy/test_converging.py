@@ -82,6 +82,12 @@ def test_whatever_differs_is_converged_at_once_and_the_reason_says_what(
     assert not settled.last.ask_first
 
 
+def test_a_unit_that_changes_while_its_picture_is_taken_calls_for_no_run(settled: Bench) -> None:
+    """It was seen between two states: systemd has started the proxy again."""
+    assert settled.look(replace(GOOD, picture=replace(UNITS, overtaken=True))) is Action.NOTHING
+    assert settled.look(replace(GOOD, picture=replace(DRIFT, overtaken=True))) is Action.INSTALL
+
+
 def test_who_is_not_served_is_the_reason_until_all_are(settled: Bench) -> None:
     settled.look(replace(GOOD, picture=replace(CLEAN, remarks="no CPUs for web")))
     state = settled.policy.state
