@@ -78,6 +78,7 @@ class Policy:
         self._passes = PassHistory(self._spread)
         self._relay = RelayHistory(now)
         self._picture: Picture | None = None  # the last one
+        self._is_overtaken = False  # units or the relay have changed since it was taken
         self._installed = Installed()
         self._unclean = 0  # pictures in a row that showed the same problem
         self._verdict: RunResult | None = None  # on the wanted generation, without a run; not reported yet
@@ -240,6 +241,7 @@ class Policy:
     def _see(self, now: float, picture: Picture) -> None:
         """A new picture. The next one comes with the next event, or in a while."""
         before, self._picture = self._picture, picture
+        self._is_overtaken = picture.overtaken or self._has_changed
         if picture.spent:
             return
         removes = self.configuration.mode is Mode.REMOVE and not self._passes.removed
@@ -332,7 +334,7 @@ class Policy:
         coming = snapshot.proxy_is_coming
         # Systemd, or a rescue, sees to a proxy that starts: a run now would blame the good generation. One
         # that has started since looked as if it were in need.
-        left = (coming or picture.overtaken or self._flaps(now, snapshot)) and not picture.in_files
+        left = (coming or self._is_overtaken or self._flaps(now, snapshot)) and not picture.in_files
         again = coming and snapshot.on_relay and self._passes.failed and self._passes.is_known(picture)
         if left or again or self._systemd_is_busy(now, snapshot):
             return _NOTHING

@@ -85,7 +85,12 @@ def test_whatever_differs_is_converged_at_once_and_the_reason_says_what(
 def test_a_unit_that_changes_while_its_picture_is_taken_calls_for_no_run(settled: Bench) -> None:
     """It was seen between two states: systemd has started the proxy again."""
     assert settled.look(replace(GOOD, picture=replace(UNITS, overtaken=True))) is Action.NOTHING
-    assert settled.look(replace(GOOD, picture=replace(DRIFT, overtaken=True))) is Action.INSTALL
+    again = replace(GOOD, proxy=replace(PROXY, invocation_id="again"), picture=replace(UNITS, reason=" "))
+    seen = settled.policy.step(settled.now, again)
+    assert (seen.action, seen.looks_closer) == (Action.NOTHING, True)
+    assert settled.look(replace(again, picture=replace(UNITS, reason="  "))) is Action.INSTALL
+    settled.end(CHANGED)
+    assert settled.look(replace(again, picture=replace(DRIFT, overtaken=True))) is Action.INSTALL
 
 
 def test_who_is_not_served_is_the_reason_until_all_are(settled: Bench) -> None:
