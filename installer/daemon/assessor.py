@@ -144,9 +144,7 @@ class Assessor:
 
     def _came(self, assessed: Assessed, took: float) -> None:
         self._thread = None
-        alarm, self._alarm = self._alarm, 0
-        if alarm:
-            self._loop.cancel(alarm)
+        self._loop.cancel(self._alarm)
         # What has changed meanwhile may be seen half. Somebody who never rests is not waited for.
         is_old = self._is_void or (self._asked and self._dropped < _MOST_DROPPED)
         self._dropped = self._dropped + 1 if is_old else 0

@@ -271,8 +271,7 @@ class Daemon:
 
     def _set_timer(self, seconds: float) -> None:
         timer, self._timer = self._timer, 0
-        if timer:
-            self._loop.cancel(timer)
+        self._loop.cancel(timer)
         self._timer = self._loop.after(min(seconds, HEARTBEAT), self._on_time)
 
     def _turn(self, full: bool) -> None:

@@ -79,9 +79,7 @@ class PassService(Bounded):
 
     def _release(self) -> None:
         self.read()
-        tick, self._tick = self._tick, 0
-        if tick:
-            self._loop.cancel(tick)
+        self._loop.cancel(self._tick)
         self._unwatch()
         self._service.release()
 

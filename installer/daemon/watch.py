@@ -107,7 +107,7 @@ class EventLoop:
         return run
 
     def after(self, seconds: float, call: Callable[[], None]) -> int:
-        """Call once, in `seconds`. Return a timer for `cancel`, which is valid until then."""
+        """Call once, in `seconds`. Return a timer for `cancel`; no other one will have its number."""
         self._timer_number += 1
         timer = self._timers[self._timer_number] = self._idle.pop() if self._idle else self._new_timer()
         timer.number, timer.call = self._timer_number, self.guarded(call, None)
@@ -115,6 +115,7 @@ class EventLoop:
         return timer.number
 
     def cancel(self, timer: int) -> None:
+        """Does nothing for one that has called already, and for 0, which is none."""
         if (found := self._timers.pop(timer, None)) is not None:
             found.source.destroy()  # GLib may be about to call it: it is not used again
 
@@ -224,7 +225,7 @@ class Bounded:
         if self._has_ended:
             return
         self._has_ended = True
-        self._cancel_timer()
+        self._loop.cancel(self._timer)
         self._release()
         self._on_end(code if code >= 0 else 128 - code)
 
@@ -246,26 +247,16 @@ class Bounded:
             self._kill()
 
     def _deadline_passed(self) -> None:
-        self._timer = 0
         self.overdue = True
         self.stop()
 
     def _kill(self) -> None:
         self._send(signal.SIGKILL)
-        self._set_timer(_REAP_SECONDS, self._give_up)
-
-    def _give_up(self) -> None:
-        self._timer = 0
-        self._end(-signal.SIGKILL)
+        self._set_timer(_REAP_SECONDS, lambda: self._end(-signal.SIGKILL))
 
     def _set_timer(self, seconds: float, call: Callable[[], None]) -> None:
-        self._cancel_timer()
+        self._loop.cancel(self._timer)
         self._timer = self._loop.after(seconds, call)
-
-    def _cancel_timer(self) -> None:
-        timer, self._timer = self._timer, 0
-        if timer:
-            self._loop.cancel(timer)
 
 
 class Child(Bounded):
