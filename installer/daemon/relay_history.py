@@ -31,11 +31,8 @@ class RelayHistory:
     def see(self, now: float, snapshot: PollSnapshot, dead_seconds: float) -> None:
         self._dead_seconds = dead_seconds if snapshot.moves else dead_seconds * _RESTARTS_SHARE
         if snapshot.proxy.invocation_id != self._invocation:  # a crash may be shorter than a heartbeat
-            self._invocation, self._invocation_since, self.good_since = (
-                snapshot.proxy.invocation_id,
-                now,
-                None,
-            )
+            self._invocation, self._invocation_since = snapshot.proxy.invocation_id, now
+            self.good_since = None
         if snapshot.relay:
             self.good_since = now if self.good_since is None else self.good_since
             self.silent_since, self._restarts, self._restart_at = None, 0, 0.0

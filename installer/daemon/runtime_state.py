@@ -41,6 +41,10 @@ class RuntimeState:
     """`identity` names this daemon (a pod's UID); a restart of its container keeps it. `now` is a clock in
     seconds that all processes of this boot share and nobody sets: with a wall clock that is set back we would
     forget how often kubelet was restarted. `installation`: NAMESPACE/NAME of the pod's, empty outside of one.
+
+    `foreign`: the other installation that acts on this host, as NAMESPACE/NAME; empty if none does.
+    `foreign_lives`: a daemon of it lives, as of the last look: it may be gone for good.
+
     No method raises."""
 
     def __init__(
@@ -54,7 +58,7 @@ class RuntimeState:
         self._files = files
         self._identity = identity
         self._installation = installation
-        self._foreign, self._foreign_lives, self._gone_since = "", False, now()
+        self.foreign, self.foreign_lives, self._gone_since = "", False, now()
         self._now = now
         self._emit = emit
         self._mode, self._refused = Mode.INSTALL, False
@@ -67,8 +71,8 @@ class RuntimeState:
         installation acts on the host."""
         self._mode = mode
         found = self._load(MODE_FILE)
-        self._foreign = self._find_foreign(found)
-        if self._foreign:
+        self.foreign = self._find_foreign(found)
+        if self.foreign:
             return False
         by, replaced = str(found.get("by", "")), _strings(found.get("replaced"))
         if by != self._identity:
@@ -82,7 +86,7 @@ class RuntimeState:
     def insist(self) -> bool:
         """A removal goes first: take the host back from an installation. Return whether that was done."""
         found = self._load(MODE_FILE)
-        if self._mode is not Mode.REMOVE or found.get("mode") != Mode.INSTALL.value or self._foreign:
+        if self._mode is not Mode.REMOVE or found.get("mode") != Mode.INSTALL.value or self.foreign:
             return False
         self._take((*self._replaced, str(found.get("by", ""))))
         return True
@@ -115,8 +119,8 @@ class RuntimeState:
         if "" in (other, self._installation) or other == self._installation:
             return ""
         now, started = self._now(), self._started(claim.get("pid"))
-        self._foreign_lives = bool(started) and started == claim.get("started")
-        if self._foreign_lives:
+        self.foreign_lives = bool(started) and started == claim.get("started")
+        if self.foreign_lives:
             self._gone_since = now
         return other if now - self._gone_since < _GONE else ""
 
@@ -126,16 +130,6 @@ class RuntimeState:
         with contextlib.suppress(InstallerError, OSError, ValueError, IndexError):
             return (self._files.read(f"/proc/{pid}/stat") or b"").decode().rpartition(")")[2].split()[19]
         return ""
-
-    @property
-    def foreign(self) -> str:
-        """The other installation that acts on this host, as NAMESPACE/NAME; empty if none does."""
-        return self._foreign
-
-    @property
-    def foreign_lives(self) -> bool:
-        """Whether a daemon of it lives, as of the last look: it may be gone for good."""
-        return bool(self._foreign) and self._foreign_lives
 
     def forget(self, *, everything: bool = True) -> None:
         """Called at our end; does nothing if another daemon has come since. A removal deletes its claim, so
@@ -158,19 +152,19 @@ class RuntimeState:
         """Whether another daemon has come since our claim, or had before. Those that we replaced have not,
         even if our own claim could not be written, unless they have replaced us in turn."""
         found = self._load(MODE_FILE)
-        self._foreign = self._foreign or self._find_foreign(found)
+        self.foreign = self.foreign or self._find_foreign(found)
         by, replaced = found.get("by", self._identity), _strings(found.get("replaced"))
         came = by != self._identity and (by not in self._replaced or self._identity in replaced)
-        return self._refused or came or bool(self._foreign)
+        return self._refused or came or bool(self.foreign)
 
     def is_vacant(self) -> bool:
         """Whether there has been no claim for a while. For a daemon that was replaced. One of another
         installation that is over is deleted: the daemon that begins anew would wait for its end again."""
         now, found = self._now(), self._load(MODE_FILE)
-        if self._foreign:
+        if self.foreign:
             if self._find_foreign(found):
                 return False
-            if found.get("installation") == self._foreign:
+            if found.get("installation") == self.foreign:
                 with contextlib.suppress(InstallerError, OSError):
                     self._files.remove(MODE_FILE)
             return True
