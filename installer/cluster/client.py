@@ -62,7 +62,8 @@ class ClusterClient(Cluster):
     # -- the port -------------------------------------------------------------------------
 
     def begin(self, loop: Loop, changed: Callable[[], None]) -> None:
-        self._kept = load_kept(self._files)
+        with contextlib.suppress(InstallerError, OSError, ValueError):  # it is not understood
+            self._kept = from_json(Kept, self._files.read(CLUSTER_MEMORY) or b"{}")
         self.member = first_sync(restored(self.member, self._kept))
         self._receive(self._run(self.member.in_flight, FIRST_SECONDS))
         self._loop, self._changed = loop, changed
@@ -174,13 +175,6 @@ class ClusterClient(Cluster):
         permission = replace(after.permission(now), fresh=before.is_fresh(now))
         if was_read or permission != before.permission(now):
             self._changed()
-
-
-def load_kept(files: Files) -> Kept:
-    """Return what is remembered; nothing, if the file is not understood."""
-    with contextlib.suppress(InstallerError, OSError, ValueError):
-        return from_json(Kept, files.read(CLUSTER_MEMORY) or b"{}")
-    return Kept()
 
 
 def _parse_reply(request: SyncRequest, output: str, code: int | None) -> SyncReply:

@@ -130,10 +130,8 @@ def _read_permit(lease: object) -> Permit | None:
     )
 
 
-@lru_cache(1024)
-def _seconds_of(text: str) -> float:
-    """Cached, because a simulation of many nodes in one process reads many permits many times."""
-    return parse_time(text)
+# Cached, because a simulation of many nodes in one process reads many permits many times.
+_seconds_of = lru_cache(1024)(parse_time)
 
 
 def build_lease(
