@@ -114,8 +114,7 @@ def stopped(breaker: Breaker, rules: FleetRules, nodes: int) -> str:
         return ""
     node, last = by_time[limit - 1]
     more = f" ({len(by_time)} nodes have failed)" if len(by_time) > 1 else ""
-    is_removal = breaker.generation == REMOVAL
-    what = "the removal" if is_removal else f"generation {breaker.generation[:12]}"
+    what = "the removal" if breaker.generation == REMOVAL else f"generation {breaker.generation[:12]}"
     return f"{what} is stopped: it failed on node {node}: {last.why}{more}"
 
 

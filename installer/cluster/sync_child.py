@@ -81,7 +81,6 @@ class _Sync:
         self._parts: dict[str, Result] = {}
         self._sent = 0
         self._refusal: Answer | None = None
-        self._wait = 0.0
 
     def run(self) -> SyncReply:
         request = self._request
@@ -100,7 +99,7 @@ class _Sync:
             facts,
             extract_ours(node.body) if node is not None and known else None,
             self._sent,
-            self._wait,
+            self._refusal.retry_after if self._refusal else 0.0,
             permit,
             self._find_evidence() if request.evidence else None,
             self._find_unready(request.awaited) if request.awaited and facts and facts.ready else None,
@@ -112,7 +111,7 @@ class _Sync:
             return self._refusal
         answer = self._api.call(method, path, body)
         if answer.retry_after > 0 or answer.code == _TOO_MANY:
-            self._refusal, self._wait = answer, answer.retry_after
+            self._refusal = answer
         return answer
 
     def _read_node(self) -> Answer:
@@ -132,11 +131,8 @@ class _Sync:
             self.call("POST", EVENTS_PATH, build_event(self._context, event))
         if not (answer.permit and self._request.notes_pods):
             return answer
-        return replace(answer, pods=find_ready(self._list_pods(), self._own_pod))
-
-    @property
-    def _own_pod(self) -> str:
-        return f"{self._context.namespace}/{self._context.pod}"
+        own_pod = f"{self._context.namespace}/{self._context.pod}"
+        return replace(answer, pods=find_ready(self._list_pods(), own_pod))
 
     def _list_pods(self) -> Mapping[str, Any]:
         """Return an empty answer if it fails, and say so."""
