@@ -142,8 +142,7 @@ class _Exchange:
             f"Content-Type: {page.content_type}; charset=utf-8\r\nContent-Length: {len(body)}\r\n"
             "Cache-Control: no-store\r\nConnection: close\r\n\r\n"
         ).encode()
-        answer = GLib.Bytes.new(head + (b"" if method == "HEAD" else body))
-        self._write(answer)
+        self._write(GLib.Bytes.new(head + (b"" if method == "HEAD" else body)))
 
     def _write(self, answer: Any) -> None:
         stream = self._connection.get_output_stream()

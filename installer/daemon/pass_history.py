@@ -37,8 +37,7 @@ class PassHistory:
     """
 
     def __init__(self, spread: Callable[[float], float]) -> None:
-        self.removed = self.refused = self.was_good = False
-        self.failed = False
+        self.removed = self.refused = self.was_good = self.failed = False
         self.said = ""
         self.retry_at = self.locked_until = 0.0
         self.counts: dict[str, Any] = dict.fromkeys(_COUNTED, 0)

@@ -363,7 +363,6 @@ class Policy:
 
     def _rescue(self, now: float, snapshot: PollSnapshot) -> Decision:
         """What to do about a dead or silent relay, after systemd has had its chance."""
-        persons = is_operators(snapshot.hold)
         if snapshot.blind or snapshot.paused or not (snapshot.runtime and snapshot.is_ours):
             return _NOTHING
         silent = self._relay.silence(now)
@@ -372,7 +371,8 @@ class Policy:
         if self._hangs(now, snapshot) and (snapshot.moves or not untried) and chance:
             # Under a person's hold the child only moves kubelet, which the hold then keeps there.
             return Decision(Action.RESCUE, f"{BY_DAEMON}the relay has been silent for {silent:.0f} s")
-        stays = persons or self.configuration.mode is Mode.REMOVE  # kubelet does not return to the relay
+        # Kubelet does not return to the relay.
+        stays = is_operators(snapshot.hold) or self.configuration.mode is Mode.REMOVE
         helps = (untried and snapshot.on_relay) if stays else (untried or not snapshot.on_relay)
         helps = helps and not (snapshot.moves and snapshot.on_relay)  # kubelet leaves first
         if helps and self._relay.wants_restart(now, snapshot):

@@ -134,7 +134,8 @@ class Poller:
             answered_in=self._seen.answered_in,
             on_relay=place.on_relay,
             moves=place.moves,
-            hold=self._hold(),
+            # Anything there holds, as for the guard, to which a broken disk shows none either.
+            hold=read_hold(lambda path: self._read(path) if self._is_there(path, follow=True) else None),
             paused=self._is_there(PAUSE_FILE, follow=False),
             blind=blind,
             unservable=unservable,
@@ -175,10 +176,6 @@ class Poller:
             return self._files.read(path) or b""
         except (InstallerError, OSError):  # gone by now, or a link that leads out of the root
             return b""
-
-    def _hold(self) -> str:
-        """Anything there holds, as for the guard, to which a broken disk shows none either."""
-        return read_hold(lambda path: self._read(path) if self._is_there(path, follow=True) else None)
 
     def _is_there(self, path: str, *, follow: bool) -> bool:
         try:

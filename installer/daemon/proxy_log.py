@@ -7,6 +7,7 @@ waits for it, and what it adds to the log has a bound: each text once an hour, a
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import time
@@ -49,7 +50,6 @@ class ProxyLog:
         if self._child is not None or now < self._due:
             return
         self._due = now + EVERY
-        self._lines = []
         words = ("journalctl", "--no-pager", "-q", "-u", PROXY_UNIT, "-n", str(_ENTRIES), "-o", "json")
         job = Job(
             ("chroot", str(self._root), *words, "--output-fields=MESSAGE,PRIORITY"),
@@ -58,10 +58,8 @@ class ProxyLog:
             _DEADLINE,
             _GRACE,
         )
-        try:
+        with contextlib.suppress(OSError):  # no process can be started: others say so
             self._child = self._loop.start(job)
-        except OSError:  # no process can be started: others say so
-            self._child = None
 
     def close(self) -> None:
         if self._child is not None:
