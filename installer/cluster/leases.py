@@ -12,6 +12,7 @@ from functools import lru_cache
 from typing import Any
 from urllib.parse import urlencode
 
+from installer.cluster.pod_context import PROGRAM
 from installer.model.fleet import FLEET, LONGEST_HOLD, ROLLOUT
 from installer.model.instant import CLOCKS_DIFFER, micro_time, parse_time
 from installer.model.jsontext import mapping_at, number_at, text_at
@@ -21,7 +22,6 @@ PREFIX = "cri-resource-manager.intel.com"
 RING = f"{PREFIX}/ring"
 """Label of a node; with the value `canary` it goes first."""
 CANARY = "canary"
-PROGRAM = "cri-resmgr-installer"
 
 _PERMIT, _PERMIT_LABEL = "permit-", "permit"  # how the names begin, and the value of ROLLOUT
 MOST_PERMITS = 1000  # each question reads all of them, 1 KB each, and they are never deleted
