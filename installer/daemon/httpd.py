@@ -38,8 +38,7 @@ class Page:
 class PageServer:
     """Serves `page(path)` until `close`; None means that there is no such page.
 
-    `listen` is host:port; an empty host means all addresses, IPv6 and IPv4. Raises InstallerError if it
-    cannot listen.
+    `listen` is host:port. Raises InstallerError if it cannot listen.
     """
 
     def __init__(self, listen: str, page: Callable[[str], Page | None]) -> None:
@@ -50,18 +49,13 @@ class PageServer:
         self._cancel = Gio.Cancellable()
         host, _, port = listen.rpartition(":")
         try:
-            self._listen(host.strip("[]"), int(port))
+            # A number is not looked up.
+            for address in Gio.Resolver.get_default().lookup_by_name(host.strip("[]"), None):
+                place = Gio.InetSocketAddress.new(address, int(port))
+                self._listener.add_address(place, Gio.SocketType.STREAM, Gio.SocketProtocol.TCP, None)
         except (GLib.Error, ValueError, OverflowError) as error:
             raise InstallerError(f"cannot listen on {listen}: {error}") from error
         self._accept()
-
-    def _listen(self, host: str, port: int) -> None:
-        if not host:
-            self._listener.add_inet_port(port, None)
-            return
-        for address in Gio.Resolver.get_default().lookup_by_name(host, None):  # no lookup of a number
-            place = Gio.InetSocketAddress.new(address, port)
-            self._listener.add_address(place, Gio.SocketType.STREAM, Gio.SocketProtocol.TCP, None)
 
     def close(self) -> None:
         self._cancel.cancel()
