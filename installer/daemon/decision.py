@@ -10,7 +10,7 @@ from installer.daemon.configuration import Configuration
 from installer.model.fleet import AskFirst, PlannedWork
 
 if TYPE_CHECKING:
-    from installer.daemon.poller import PollSnapshot
+    from installer.node.picture import Picture
 
 _PROXY_SLACK = 15.0  # seconds, on top of what a restart of the proxy waits itself
 _GRACE = 10.0  # seconds from SIGTERM to SIGKILL for a child that changes little
@@ -72,7 +72,7 @@ class Running:
     """The child that runs, if the decision has an action."""
 
     decision: Decision
-    before: PollSnapshot  # what was seen when it began
+    picture: Picture | None  # on which it began
     begun_at: float
     by_another: bool  # an earlier daemon has begun it
     host_changed: bool = False

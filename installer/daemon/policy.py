@@ -74,7 +74,7 @@ class Policy:
         self.had_lock = False  # nobody else has had it when this daemon looked, or a pass of this daemon has
         self.state = DaemonState(configuration.mode, Phase.STARTING, ready=False)
         self._random, self._now = random, now
-        self._child = Running(_NOTHING, PollSnapshot(), now, by_another=False)
+        self._child = Running(_NOTHING, None, now, by_another=False)
         self._passes = PassHistory(self._spread)
         self._relay = RelayHistory(now)
         self._picture: Picture | None = None  # the last one
@@ -133,7 +133,7 @@ class Policy:
         """The action begins, on what was seen. `ended` follows, even if no child could be started.
         `by_another`: an earlier daemon has begun it, on inputs that are no longer known."""
         action = decision.action
-        self._child = Running(decision, snapshot, self._now, by_another)
+        self._child = Running(decision, snapshot.picture, self._now, by_another)
         blocked = self._waits(snapshot) or self._is_limited(snapshot)
         self._owes_repair |= action is Action.RESCUE and blocked
         if action is Action.RESTART_PROXY:
@@ -151,7 +151,7 @@ class Policy:
         is that of before, until the next one comes."""
         self._now = now
         child, passes = self._child, self._passes
-        action, picture = child.decision.action, child.before.picture
+        action, picture = child.decision.action, child.picture
         self._child = replace(child, decision=_NOTHING)
         self.restarts += [now] * outcome.restarts
         passes.counts["all_restarts"] += outcome.restarts

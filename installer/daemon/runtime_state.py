@@ -102,12 +102,7 @@ class RuntimeState:
             self._write(mode)
 
     def _write(self, mode: Mode) -> None:
-        claim: dict[str, Any] = {
-            "mode": mode.value,
-            "when": self._now(),
-            "by": self._identity,
-            "replaced": self._replaced,
-        }
+        claim: dict[str, Any] = {"mode": mode.value, "by": self._identity, "replaced": self._replaced}
         if self._installation:
             process = {"pid": os.getpid(), "started": self._started(os.getpid())}
             claim |= {"installation": self._installation, **process}
