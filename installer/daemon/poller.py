@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from installer.daemon.agent_watch import AgentWatch
 from installer.daemon.configuration import Configuration
+from installer.daemon.runtime_state import MODE_FILE
 from installer.daemon.watch import WatchSpec
 from installer.errors import InstallerError, UnservableHostError, is_shortage
 from installer.host.chase import components
@@ -147,9 +148,8 @@ class Poller:
         path may appear and a directory may be moved away; and everything among the inputs and kubelet's
         drop-ins. `places`: what a picture rests on, besides our own files."""
         names: dict[str, set[str]] = {}
-        mode = f"{paths.OUR_RUNTIME}/mode.json"
         drop_ins = self._drop_in_directories()
-        for path in (*_OURS, *places, *drop_ins, PAUSE_FILE, *paths.HOLDS, *paths.ENDPOINT_LINKS, mode):
+        for path in (*_OURS, *places, *drop_ins, PAUSE_FILE, *paths.HOLDS, *paths.ENDPOINT_LINKS, MODE_FILE):
             for directory, name in _way(path):
                 names.setdefault(directory, set()).add(name)
         root, ours = self._files.root, Path("/")
