@@ -44,6 +44,7 @@ _BLIND_PATIENCE = 20.0  # seconds without systemd's bus that mean nothing: it re
 _KUBELET_PATIENCE = 10.0  # seconds that others may take to restart kubelet before a run looks into it
 _LONG_SILENCE = 60.0  # from then on the relay is probed as seldom as one that answers
 _RESCUE_RETRY = 2.0
+_FIRST_PICTURE = 5.0  # seconds that a rescue waits for it: a mount may hang
 _GOOD_SECONDS = 5.0  # that a relay has to answer before kubelet returns to it, if that takes no restart
 _LONGER = 4.0  # times as long, after each return within an hour
 _VERIFICATION = 1.0  # seconds after a run that changed something: others may have done so meanwhile
@@ -73,7 +74,7 @@ class Policy:
         self.restarts = list(restarts)
         self.had_lock = False  # nobody else has had it when this daemon looked, or a pass of this daemon has
         self.state = DaemonState(configuration.mode, Phase.STARTING, ready=False)
-        self._random, self._now = random, now
+        self._random, self._began, self._now = random, now, now
         self._child = Running(_NOTHING, None, now, by_another=False)
         self._passes = PassHistory(self._spread)
         self._relay = RelayHistory(now)
@@ -314,7 +315,7 @@ class Policy:
         if self._passes.inputs is not None or is_operators(snapshot.hold):
             return False
         if snapshot.picture is None:
-            return True
+            return now < self._began + _FIRST_PICTURE
         return self._calls_for_run(now, snapshot) and not (
             self._waits(snapshot) or self._is_limited(snapshot)
         )

@@ -78,7 +78,13 @@ class Listened(FakeSystemd):
         return super().unit(name)
 
     def listen(self, names: Iterable[str], changed: Callable[[], None]) -> None:
-        self.changed = changed
+        """Tests call it from their own thread."""
+
+        def tell() -> bool:
+            changed()
+            return False
+
+        self.changed = lambda: GLib.idle_add(tell, priority=GLib.PRIORITY_DEFAULT)
 
 
 class SceneEngine(Engine):

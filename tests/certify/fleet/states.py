@@ -46,7 +46,7 @@ HORIZONS = {
     "since": 261.0,
     "waits_since": 150.0,
     "restarts": 3_601.0,
-    "_returned_at": 3_601.0,
+    "_returns": 3_601.0,
 }
 _OF_RESCUES = {
     **dict.fromkeys(("_answered_at", "_runtime_since"), 21.0),

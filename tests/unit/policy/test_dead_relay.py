@@ -23,6 +23,7 @@ from tests.lib.policy_bench import (
     SILENT,
     UNITS,
     Bench,
+    Make,
 )
 from tests.lib.rules import rule
 
@@ -157,3 +158,15 @@ def test_a_retry_does_not_meddle_with_a_rescue(settled: Bench) -> None:
     settled.look(dead, after=1)
     assert settled.look(after=10) is Action.NOTHING
     assert settled.look(after=11) is Action.RESCUE
+
+
+@rule("R4")
+def test_a_daemon_that_has_no_picture_yet_rescues_all_the_same(make: Make) -> None:
+    """The first picture does not come: a mount hangs."""
+    bench = make()
+    unseen = replace(DEAD, picture=None, moves=True)
+    began = bench.now
+    while bench.look(unseen, after=1) is Action.NOTHING:
+        assert bench.now < began + 60
+    assert bench.last.action is Action.RESCUE
+    assert bench.now - began <= bench.policy.configuration.dead_seconds + 1
