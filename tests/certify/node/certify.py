@@ -121,6 +121,8 @@ def main(arguments: list[str]) -> int:
         "--coverage", action="store_true", help="say which branches of installer/node were not reached"
     )
     given = parser.parse_args(arguments)
+    if given.every < 1:
+        parser.error(f"--every {given.every}: give 1 or more")
     jobs = [job for job in all_jobs(given.bound) if given.only in str(job)]
     if not jobs:
         parser.error(f"no way has {given.only!r} in its description")
