@@ -114,7 +114,7 @@ def copy(content: bytes | Path, file: BinaryIO) -> str:
         file.write(content)
         return sha256_hex(content)
     # Not copy_file_range(2): the digest has to cover the very bytes that are written.
-    import hashlib  # loads OpenSSL, which the daemon never needs
+    import hashlib  # late: it loads OpenSSL
 
     digest = hashlib.sha256()
     buffer = memoryview(bytearray(_CHUNK))

@@ -331,7 +331,7 @@ def _file_state(path: str, place: str, status: os.stat_result, known: KnownDiges
     if digest is None:
         with open(os.open(place, _READ), "rb", buffering=0) as file:
             if large:
-                import hashlib  # loads OpenSSL, which the daemon never needs
+                import hashlib  # late: it loads OpenSSL
 
                 digest = hashlib.file_digest(file, "sha256").hexdigest()
             else:

@@ -6,7 +6,6 @@ Writes nothing and runs nothing.
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 from collections.abc import Iterator
@@ -58,9 +57,15 @@ def load_payload(directory: Path, known: KnownDigest | None = None) -> Payload:
             raise InvalidInputError([f"{source}: {fault}" for fault in faults], _hint(directory))
         digest = _listed_digest(directory) or (known(str(source), Identity.of(status)) if known else None)
         if not digest:
-            digest = hashlib.file_digest(stream, "sha256").hexdigest()
+            digest = _digest_of(stream)
     binary = DesiredFile(paths.BINARY, 0o755, Part.PROXY, digest, status.st_size, content=source)
     return Payload(directory, binary, _version(directory), machine)
+
+
+def _digest_of(stream: BufferedReader) -> str:
+    import hashlib  # late: it loads OpenSSL
+
+    return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 @contextmanager
@@ -81,7 +86,7 @@ def verify_payload(payload: Payload) -> None:
     """
     source = payload.source
     with _opened(source, payload.directory) as stream:
-        digest = hashlib.file_digest(stream, "sha256").hexdigest()
+        digest = _digest_of(stream)
     if digest != payload.binary.digest:
         raise InvalidInputError(
             [f"{source}: its sha256 is {digest}, expected {payload.binary.digest}"],

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import re
 from functools import lru_cache
-from hashlib import sha256
 
+from installer.model.jsontext import sha256_hex
 from installer.model.paths import GENERATION_VARIABLE, PENDING, UNIT_VARIABLE
 
 _LENGTH = 16  # hex digits
@@ -27,11 +27,8 @@ _GENERATION_LINE = re.compile(rb"^(" + GENERATION_VARIABLE.encode() + rb"=)([A-Z
 
 def digest_of(*parts: str | bytes) -> str:
     """One digest over all parts, in order. Where one part ends and the next begins counts."""
-    total = sha256()
-    for part in parts:
-        raw = part.encode("utf-8", "surrogateescape") if isinstance(part, str) else part
-        total.update(b"%d:" % len(raw) + raw)
-    return total.hexdigest()[:_LENGTH]
+    raw = [part.encode("utf-8", "surrogateescape") if isinstance(part, str) else part for part in parts]
+    return sha256_hex(b"".join(b"%d:" % len(each) + each for each in raw))[:_LENGTH]
 
 
 @lru_cache(maxsize=16)  # most of our files stay the same during a run

@@ -11,13 +11,13 @@ import posixpath
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from hashlib import sha256
 from itertools import count
 
 from installer.errors import UnservableHostError
 from installer.host.ports import Clock, Files
 from installer.model import paths
 from installer.model.host import ABSENT, DesiredFile, HostPath, HostSnapshot, Identity, Kind, Part
+from installer.model.jsontext import sha256_hex
 from installer.model.plan import Desired, FileChange, Plan, StepKind, UnitAction, Verb
 from installer.node.controls import claim_controls
 from installer.node.kept import (
@@ -133,7 +133,7 @@ class RecordStore:
         """From now on `record` describes another installer's work; `repaired` are kubelet's files without
         it."""
         self.record = record
-        self._repaired |= {sha256(content).hexdigest(): content for content in repaired}
+        self._repaired |= {sha256_hex(content): content for content in repaired}
 
     def repairs(self) -> dict[str, str]:
         """Kubelet's files as a takeover leaves them, path -> text. A file that someone else has written since

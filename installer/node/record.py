@@ -15,7 +15,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cache
-from hashlib import sha256
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from installer.errors import UnservableHostError
@@ -31,7 +30,7 @@ from installer.model.host import (
     Kind,
     Part,
 )
-from installer.model.jsontext import parse_json
+from installer.model.jsontext import parse_json, sha256_hex
 from installer.model.names import REMEMBERED
 from installer.model.plan import Desired
 
@@ -221,7 +220,7 @@ def _is_whole(raw: bytes) -> bool:
     found = _CHECKSUM.search(raw)
     if found is None:
         return b"checksum" not in raw
-    return found[1] == sha256(raw[: found.start()]).hexdigest().encode()
+    return found[1] == sha256_hex(raw[: found.start()]).encode()
 
 
 def _is_sensible(record: Record) -> bool:
@@ -299,7 +298,7 @@ def save_record(files: Files, record: Record) -> None:
 def dump_record(record: Record) -> bytes:
     """The content of the record's file. Pure."""
     content = _adapter().dump_json(record, indent=1, exclude=_NOT_KEPT).removesuffix(b"\n}")
-    return content + f',\n "checksum": "{sha256(content).hexdigest()}"\n}}\n'.encode()
+    return content + f',\n "checksum": "{sha256_hex(content)}"\n}}\n'.encode()
 
 
 @cache

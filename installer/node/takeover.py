@@ -11,7 +11,6 @@ import posixpath
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
-from hashlib import sha256
 from typing import TYPE_CHECKING, NamedTuple
 
 from installer.errors import InvalidInputError
@@ -30,6 +29,7 @@ from installer.model.host import (
     UnitText,
     last_flag,
 )
+from installer.model.jsontext import sha256_hex
 from installer.model.names import Mode
 from installer.model.paths import PROXY_UNIT, normalise_endpoint
 from installer.model.plan import Desired, DesiredKubelet, DesiredUnit, Finding, Strategy, refusal, warning
@@ -318,7 +318,7 @@ def _taken_over(files: Files, record: Record, earlier: Earlier, kubelet_unit: st
 
 
 def _repair(state: FileState, content: bytes) -> Owned:
-    digest = sha256(content).hexdigest()
+    digest = sha256_hex(content)
     before = replace(state, digest=digest, size=len(content), content=content, identity=None)
     return Owned(Part.KUBELET, before=before, wrote=(state.digest,))
 
