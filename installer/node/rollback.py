@@ -23,7 +23,7 @@ from installer.host.ports import Clock
 from installer.inputs.policy import policy_of
 from installer.model import hold, paths
 from installer.model.event import Event
-from installer.model.host import Health, HostSnapshot, Part
+from installer.model.host import Health, HostSnapshot, Kind, Part
 from installer.model.limits import ANSWER_SECONDS, HURRIED_SECONDS, Limits
 from installer.model.plan import Assessment, Changes, Desired, Plan, StepKind
 from installer.model.proxy import Repinning, fatal_lines
@@ -151,14 +151,15 @@ def _with_causes(
 
 
 def _changed_by_others(assessment: Assessment, run: Run) -> Iterator[str]:
-    """Our files that the plan had no reason to touch, and that are not as they were all the same."""
+    """Our files that are neither as they were nor as the plan wanted them."""
     plan, before = assessment.plan, assessment.snapshot.files
-    touched = {change.path for change in plan.changes.files}
-    touched |= {step.target for step in plan.steps if step.kind is StepKind.MARK_PENDING}
-    for path in (file.path for file in plan.desired.files if file.path not in touched):
+    pending = {step.target for step in plan.steps if step.kind is StepKind.MARK_PENDING}
+    for file in plan.desired.files:
         with suppress(InstallerError, OSError):
-            if run.host.files.state(path, run.store.record.known_digest) != before.get(path):
-                yield path
+            now = run.host.files.state(file.path, run.store.record.known_digest)
+            is_applied = (now.kind, now.digest, now.mode) == (Kind.FILE, file.digest, file.mode)
+            if not (is_applied or file.path in pending or now == before.get(file.path)):
+                yield file.path
 
 
 def _is_cache_unreadable(run: Run) -> bool:

@@ -68,6 +68,11 @@ def guard(node: Node) -> None:
     node.fake.host.files.remove(paths.GUARD)
 
 
+def program(node: Node) -> None:
+    """Somebody sets the mode of what was just written."""
+    (node.fake.root / paths.BINARY[1:]).chmod(0o700)
+
+
 def shortage(node: Node) -> None:
     """No descriptor is left to ask for kubelet's health, after the runtime was asked."""
 
@@ -102,6 +107,7 @@ def full(path: str) -> Spoil:
         (kubelet, nothing, recovered, False),
         (nothing, runtime, nothing, False),  # it is back before the rollback
         (nothing, guard, nothing, False),
+        (nothing, program, nothing, False),
         (nothing, nothing, kubelet, False),
         (nothing, nothing, runtime, False),
         (nothing, nothing, shortage, False),
