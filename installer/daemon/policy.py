@@ -45,6 +45,7 @@ _KUBELET_PATIENCE = 10.0  # seconds that others may take to restart kubelet befo
 _LONG_SILENCE = 60.0  # from then on the relay is probed as seldom as one that answers
 _RESCUE_RETRY = 2.0
 _FIRST_PICTURE = 5.0  # seconds that a rescue waits for it: a mount may hang
+_OVERTAKEN = 10.0  # seconds; somebody who never rests is not waited for
 _GOOD_SECONDS = 5.0  # that a relay has to answer before kubelet returns to it, if that takes no restart
 _LONGER = 4.0  # times as long, after each return within an hour
 _VERIFICATION = 1.0  # seconds after a run that changed something: others may have done so meanwhile
@@ -79,7 +80,7 @@ class Policy:
         self._passes = PassHistory(self._spread)
         self._relay = RelayHistory(now)
         self._picture: Picture | None = None  # the last one
-        self._is_overtaken = False  # units or the relay have changed since it was taken
+        self._overtaken_since: float | None = None  # units or the relay change while each one is taken
         self._installed = Installed()
         self._unclean = 0  # pictures in a row that showed the same problem
         self._verdict: RunResult | None = None  # on the wanted generation, without a run; not reported yet
@@ -242,7 +243,10 @@ class Policy:
     def _see(self, now: float, picture: Picture) -> None:
         """A new picture. The next one comes with the next event, or in a while."""
         before, self._picture = self._picture, picture
-        self._is_overtaken = picture.overtaken or self._has_changed
+        if not (picture.overtaken or self._has_changed):
+            self._overtaken_since = None
+        elif self._overtaken_since is None:
+            self._overtaken_since = now
         if picture.spent:
             return
         removes = self.configuration.mode is Mode.REMOVE and not self._passes.removed
@@ -332,14 +336,18 @@ class Policy:
             return _NOTHING
         if not self._calls_for_run(now, snapshot):
             return replace(_NOTHING, wants=self._passes.met(picture))
-        coming = snapshot.proxy_is_coming
-        # Systemd, or a rescue, sees to a proxy that starts: a run now would blame the good generation. One
-        # that has started since looked as if it were in need.
-        left = (coming or self._is_overtaken or self._flaps(now, snapshot)) and not picture.in_files
-        again = coming and snapshot.on_relay and self._passes.failed and self._passes.is_known(picture)
-        if left or again or self._systemd_is_busy(now, snapshot):
+        if not self._may_begin(now, snapshot, picture):
             return _NOTHING
         return self._install(now, snapshot, picture.differs or "an earlier run has not come to its end")
+
+    def _may_begin(self, now: float, snapshot: PollSnapshot, picture: Picture) -> bool:
+        """Whether what differs is not left to systemd, or to a rescue, which see to a proxy that starts: a run
+        now would blame the good generation. One that has started since looked as if it were in need."""
+        coming, since = snapshot.proxy_is_coming, self._overtaken_since
+        overtaken = since is not None and now - since < _OVERTAKEN
+        left = (coming or overtaken or self._flaps(now, snapshot)) and not picture.in_files
+        again = coming and snapshot.on_relay and self._passes.failed and self._passes.is_known(picture)
+        return not (left or again or self._systemd_is_busy(now, snapshot))
 
     def _calls_for_run(self, now: float, snapshot: PollSnapshot) -> bool:
         picture = snapshot.picture

@@ -93,6 +93,15 @@ def test_a_unit_that_changes_while_its_picture_is_taken_calls_for_no_run(settled
     assert settled.look(replace(again, picture=replace(DRIFT, overtaken=True))) is Action.INSTALL
 
 
+def test_somebody_who_never_rests_does_not_keep_a_unit_from_its_repair(settled: Bench) -> None:
+    """The assessor gives out every third picture though it was overtaken."""
+    began = settled.now
+    while settled.look(replace(GOOD, picture=replace(UNITS, overtaken=True))) is Action.NOTHING:
+        settled.now += 0.5
+        assert settled.now < began + 15
+    assert settled.now >= began + 10
+
+
 def test_who_is_not_served_is_the_reason_until_all_are(settled: Bench) -> None:
     settled.look(replace(GOOD, picture=replace(CLEAN, remarks="no CPUs for web")))
     state = settled.policy.state
