@@ -320,9 +320,10 @@ class Policy:
             return False
         if snapshot.picture is None:
             return now < self._began + _FIRST_PICTURE
-        return self._calls_for_run(now, snapshot) and not (
-            self._waits(snapshot) or self._is_limited(snapshot)
-        )
+        blocked = self._waits(snapshot) or self._is_limited(snapshot)
+        if self.configuration.mode is Mode.INSTALL and not snapshot.hold:
+            blocked = blocked or not self._may_begin(now, snapshot, snapshot.picture)
+        return self._calls_for_run(now, snapshot) and not blocked
 
     def _remove(self, now: float, snapshot: PollSnapshot) -> Decision:
         picture, passes = snapshot.picture, self._passes
@@ -341,7 +342,7 @@ class Policy:
         return self._install(now, snapshot, picture.differs or "an earlier run has not come to its end")
 
     def _may_begin(self, now: float, snapshot: PollSnapshot, picture: Picture) -> bool:
-        """Whether what differs is not left to systemd, or to a rescue, which see to a proxy that starts: a run
+        """Whether what differs is not left to systemd, or to a rescue. They see to a proxy that starts: a run
         now would blame the good generation. One that has started since looked as if it were in need."""
         coming, since = snapshot.proxy_is_coming, self._overtaken_since
         overtaken = since is not None and now - since < _OVERTAKEN

@@ -12,6 +12,7 @@ from installer.model.fleet import PlannedWork
 from installer.model.hold import BY_DAEMON
 from installer.model.host import UnitState
 from installer.model.result import RunResult
+from installer.node.picture import Picture
 from tests.lib.policy_bench import (
     DEAD,
     GOOD,
@@ -170,3 +171,22 @@ def test_a_daemon_that_has_no_picture_yet_rescues_all_the_same(make: Make) -> No
         assert bench.now < began + 60
     assert bench.last.action is Action.RESCUE
     assert bench.now - began <= bench.policy.configuration.dead_seconds + 1
+
+
+@rule("R4")
+@pytest.mark.parametrize("picture", [UNITS, replace(UNITS, overtaken=True)])
+@pytest.mark.parametrize("moves", [True, False])
+def test_a_first_run_that_waits_for_systemd_does_not_keep_a_rescue_waiting(
+    make: Make, moves: bool, picture: Picture
+) -> None:
+    """A daemon begins while the proxy keeps crashing, or hangs: nothing but units differs."""
+    bench = make()
+    began, dead = bench.now, replace(DEAD, picture=picture, moves=moves)
+    while bench.look(replace(dead, proxy=replace(DEAD.proxy, invocation_id=f"{bench.now}")), after=1) in (
+        Action.NOTHING,
+        Action.RESTART_PROXY,
+    ):
+        if bench.policy.working:
+            bench.end(RunResult(1))
+        assert bench.now < began + 60
+    assert bench.last.action is Action.RESCUE
