@@ -134,11 +134,7 @@ class Assessor:
 
     def _work(self) -> None:
         began = time.monotonic()
-        try:
-            assessed = self._assess()
-        except Exception as raised:
-            error = raised if isinstance(raised, InstallerError) else unforeseen(raised)
-            assessed = failed(error)
+        assessed = attempted(self._assess)
         took = time.monotonic() - began
         self._loop.soon(lambda: self._came(assessed, took))
 
@@ -162,6 +158,14 @@ class Assessor:
 
     def _tell(self, why: str) -> None:
         self._found(failed(InstallerError(why)))
+
+
+def attempted(assess: Callable[[], Assessed]) -> Assessed:
+    """What `assess` returns, or that it has failed."""
+    try:
+        return assess()
+    except Exception as raised:
+        return failed(raised if isinstance(raised, InstallerError) else unforeseen(raised))
 
 
 def failed(error: InstallerError) -> Assessed:

@@ -22,7 +22,7 @@ from functools import partial
 from pathlib import Path
 
 from installer import __version__
-from installer.daemon.assessor import Assessed, Assessor, Engine
+from installer.daemon.assessor import Assessed, Assessor, Engine, attempted
 from installer.daemon.configuration import Command, Configuration, listen_address
 from installer.daemon.decision import Action, Decision, Order, bounds_of
 from installer.daemon.fleet import LEAVE, leave_seconds, may_remove, report_end, report_state
@@ -197,7 +197,7 @@ class Daemon:
 
     def _assess(self) -> Assessed:
         """In the assessor's thread."""
-        assessed = self._engine.assess(self._mode)
+        assessed = attempted(lambda: self._engine.assess(self._mode))  # what fails is watched all the same
         self._places = self._places if assessed.places is None else assessed.places
         return replace(assessed, watched=find_directories(self._poller.watch_specs(self._places)))
 

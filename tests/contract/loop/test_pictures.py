@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 from pytest_mock import MockerFixture
 
+from installer.model.hold import PAUSE_FILE
 from tests.lib.hung_mount import hung_mount
-from tests.lib.own_process import KUBELET, Scene
+from tests.lib.own_process import KUBELET, Scene, SceneEngine
 from tests.lib.rules import rule
 
 
@@ -108,5 +109,26 @@ def test_a_mount_that_hangs_does_not_delay_a_rescue(scene: Scene, tmp_path: Path
                 scene.until(lambda: "rescue" in scene.begun(), 30)
         except OSError as error:
             pytest.skip(f"this machine mounts nothing: {error}")
+
+    scene.play(body)
+
+
+@rule("R15")
+def test_a_pause_file_is_seen_though_each_assessment_fails(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        scene.taken += 1
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr(SceneEngine, "assess", fail)
+    pause = scene.path(PAUSE_FILE)
+    pause.parent.mkdir(parents=True, exist_ok=True)
+
+    def body() -> None:
+        scene.until(lambda: scene.taken == 3)  # from now on the next one comes after 7 s or more
+        scene.reaches("failed")
+        pause.touch()
+        scene.reaches("paused", 4)
 
     scene.play(body)
