@@ -262,10 +262,12 @@ class Daemon:
             self._show(alive=True)
             self._set_timer(self._wake - now)
             return
-        if not (sees := self._loop.sees):
+        is_busy = self._assessor.is_busy
+        sees = not is_busy and self._loop.sees  # a picture may wait for a mount that hangs, and is watched
+        if not (sees or is_busy):
             self._warn(*NO_WATCH_LEFT)
         hears = self._systemd.is_listening and sees
-        if not (hears or self._assessor.is_busy):
+        if not (hears or is_busy):
             self._look_closer()
         self._turn(full=not (hears and self._snapshot.relay and now < self._due))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 from pytest_mock import MockerFixture
 
+from installer.model import paths
 from installer.model.hold import PAUSE_FILE
 from tests.lib.hung_mount import hung_mount
 from tests.lib.own_process import KUBELET, Scene, SceneEngine
@@ -90,9 +92,10 @@ def test_an_assessment_that_hangs_is_reported_though_a_child_was_at_work(
 
 
 @rule("R13", "R15")
-def test_a_mount_that_hangs_does_not_delay_a_rescue(scene: Scene, tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_deleted", [False, True])
+def test_a_mount_that_hangs_does_not_delay_a_rescue(scene: Scene, tmp_path: Path, is_deleted: bool) -> None:
     """The configs may be on a share whose server is gone. What is to be watched there is looked for anew with
-    each picture."""
+    each picture, and whether it is still there if another watched directory is gone."""
     configs = tmp_path / "share/configs"
     configs.mkdir(parents=True)
     scene.command = replace(scene.command, configs=configs)
@@ -105,6 +108,8 @@ def test_a_mount_that_hangs_does_not_delay_a_rescue(scene: Scene, tmp_path: Path
                 taken = scene.taken
                 scene.drift()
                 scene.until(lambda: scene.taken > taken)
+                if is_deleted:
+                    shutil.rmtree(scene.path(paths.FALLBACK_CONFIG).parent)
                 scene.relay = False
                 scene.until(lambda: "rescue" in scene.begun(), 30)
         except OSError as error:
