@@ -50,13 +50,14 @@ def diff(desired: Desired, snapshot: HostSnapshot, record: Record) -> Changes:
 def _diff_desired(desired: Desired, snapshot: HostSnapshot) -> Iterable[FileChange]:
     for file in desired.files:
         before = snapshot.files.get(file.path, ABSENT)
-        why = _why_different(file, before)
+        why = why_different(file, before)
         if why:
             verb = Verb.CREATE if before.kind is Kind.ABSENT else Verb.CHANGE
             yield FileChange(file.path, file.part, verb, before, file, why)
 
 
-def _why_different(file: DesiredFile, before: FileState) -> str:
+def why_different(file: DesiredFile, before: FileState) -> str:
+    """Empty if the path is as it should be."""
     if before.kind is Kind.ABSENT:
         return "missing"
     if before.kind is not Kind.FILE:

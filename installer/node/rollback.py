@@ -23,7 +23,7 @@ from installer.host.ports import Clock
 from installer.inputs.policy import policy_of
 from installer.model import hold, paths
 from installer.model.event import Event
-from installer.model.host import Health, HostSnapshot, Kind, Part
+from installer.model.host import ABSENT, DesiredFile, Health, HostSnapshot, Part
 from installer.model.limits import ANSWER_SECONDS, HURRIED_SECONDS, Limits
 from installer.model.plan import Assessment, Changes, Desired, Plan, StepKind
 from installer.model.proxy import Repinning, fatal_lines
@@ -31,7 +31,7 @@ from installer.node.adoption import forget_old
 from installer.node.controls import due_controls
 from installer.node.converge import converge, limits_of
 from installer.node.desired import settings_digest
-from installer.node.diff import diff
+from installer.node.diff import diff, why_different
 from installer.node.failure_report import (
     failed_twice,
     last_lines,
@@ -151,15 +151,15 @@ def _with_causes(
 
 
 def _changed_by_others(assessment: Assessment, run: Run) -> Iterator[str]:
-    """Our files that are neither as they were nor as the plan wanted them."""
+    """Our files that are neither as they were nor as the plan writes them."""
     plan, before = assessment.plan, assessment.snapshot.files
-    pending = {step.target for step in plan.steps if step.kind is StepKind.MARK_PENDING}
-    for file in plan.desired.files:
+    written = [step.file for step in plan.steps if isinstance(step.file, DesiredFile)]
+    for path in (file.path for file in plan.desired.files):
         with suppress(InstallerError, OSError):
-            now = run.host.files.state(file.path, run.store.record.known_digest)
-            is_applied = (now.kind, now.digest, now.mode) == (Kind.FILE, file.digest, file.mode)
-            if not (is_applied or file.path in pending or now == before.get(file.path)):
-                yield file.path
+            now = run.host.files.state(path, run.store.record.known_digest)
+            ours = any(file.path == path and not why_different(file, now) for file in written)
+            if now != before.get(path, ABSENT) and not ours:
+                yield path
 
 
 def _is_cache_unreadable(run: Run) -> bool:

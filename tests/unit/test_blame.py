@@ -69,8 +69,8 @@ def guard(node: Node) -> None:
 
 
 def program(node: Node) -> None:
-    """Somebody sets the mode of what was just written."""
-    (node.fake.root / paths.BINARY[1:]).chmod(0o700)
+    """The one that this run has just written."""
+    node.fake.host.files.write(paths.BINARY, b"two, but not as the payload has it", 0o755)
 
 
 def shortage(node: Node) -> None:

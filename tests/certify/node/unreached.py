@@ -16,7 +16,7 @@ BRANCHES: dict[str, tuple[str, ...]] = {
         'rollback.roll_back: kept = f", but {error.message}"',
     ),
     "Every file of the world is root's, as a host's are that nobody but root can write to: no test needs root for the certificate. tests/unit/test_diff.py tries other owners.": (
-        'diff._why_different: if (before.uid, before.gid) != (0, 0): -> return f"owner is {before.uid}:{before.gid}, not 0:0"',
+        'diff.why_different: if (before.uid, before.gid) != (0, 0): -> return f"owner is {before.uid}:{before.gid}, not 0:0"',
     ),
     "Nobody can get there but by a mistake in this program: a generation that is no word, and a template without its line. tests/unit/test_desired.py tries both.": (
         'header.with_generation: if count != 1: -> raise ValueError(f"{count} generation lines, not one")',
