@@ -108,7 +108,8 @@ def take_picture(request: Request, host: Host) -> tuple[Picture, Assessment | No
     if needs_permit:
         seen = replace(seen, work=work)
         if request.mode is Mode.INSTALL and seen.is_new:
-            seen = replace(seen, repairs=_repair(request, host, asks_first=True) is not None)
+            repair = _repair(request, host, asks_first=True, probed=Probed.NOTHING)
+            seen = replace(seen, repairs=repair is not None)
     return seen, assessment
 
 
@@ -126,8 +127,10 @@ def _refused(seen: Picture, error: InstallerError, request: Request, host: Host)
         return seen
     if good is None:
         return seen
-    repair = find_repair(good.assessment, asks_first=False)
     seen = replace(seen, installed=_installed(good.assessment))
+    repair = find_repair(good.assessment, asks_first=False)
+    if repair is not None and repair.plan.restarts_kubelet:
+        repair = _repair(request, host, asks_first=False, probed=Probed.HOST)
     return seen if repair is None else _with_repair(seen, repair, request)
 
 
@@ -148,8 +151,8 @@ def _in_words(changes: Changes) -> str:
     return listed(changes.describe(), _WORDS)
 
 
-def _repair(request: Request, host: Host, *, asks_first: bool) -> Assessment | None:
-    good = assess_good(request, host, probed=Probed.NOTHING)
+def _repair(request: Request, host: Host, *, asks_first: bool, probed: Probed) -> Assessment | None:
+    good = assess_good(request, host, probed=probed)
     return find_repair(good.assessment, asks_first=asks_first) if good is not None else None
 
 

@@ -122,6 +122,23 @@ def test_what_only_a_change_needs_is_looked_at_before_a_permit_is_asked_for(
     assert picture.installed.generation
 
 
+@pytest.mark.parametrize("is_new", [True, False])
+def test_a_repair_that_is_refused_as_well_takes_no_permit_either(watched: WatchedNode, is_new: bool) -> None:
+    run = watched.node.fake.root / "var/run"
+    run.unlink()
+    run.mkdir()
+    if is_new:
+        watched.configure(500)
+    next(watched.node.fake.root.rglob(paths.DROP_IN_NAME)).unlink()
+    units = watched.node.systemd.units
+    units[KUBELET] = replace(units[KUBELET], environment=(), drop_in_paths=())
+    processes, pid = watched.node.fake.processes.processes, units[KUBELET].main_pid
+    environ = {**processes[pid].environ, paths.GENERATION_VARIABLE: "another"}
+    processes[pid] = replace(processes[pid], environ=environ)
+    picture = look(watched)
+    assert (picture.code, picture.due, picture.work) == (4, False, None)
+
+
 def test_a_drop_in_that_is_gone_restarts_kubelet_and_is_planned_work(watched: WatchedNode) -> None:
     next(watched.node.fake.root.rglob(paths.DROP_IN_NAME)).unlink()
     units = watched.node.systemd.units
