@@ -38,6 +38,8 @@ HORIZONS = {
     **dict.fromkeys(("_answered_at", "_runtime_since", "_invocation_since", "good_since"), 0.0),
     **dict.fromkeys(("granted_at", "_granted_at", "denied_since", "_begun"), 60.0),
     "synced_at": 1.0,
+    "_began": 5.0,
+    "_overtaken_since": 10.0,
     "_dead_since": 20.0,
     "silent_since": 61.0,
     "read_at": 10.0,
