@@ -4,7 +4,7 @@
 
 #: By the reason.
 BRANCHES: dict[str, tuple[str, ...]] = {
-    "It takes two things in one run that go wrong, or a person who intervenes in one that fails: the certificate has one at a time. tests/unit/test_relay_steps.py, test_reconcile.py, test_rollback_report.py and test_failed_rollback.py try them.": (
+    "It takes two things in one run that go wrong, or a person who intervenes in one that fails: the certificate has one at a time. tests/unit/test_relay_steps.py, test_reconcile.py, test_blame.py, test_rollback_report.py and test_failed_rollback.py try them.": (
         "proxy_start.ProxyStart.restart: if self.limits.hanging and 0 < self._deadline <= self.host.clock.monotonic(): -> if not (leaving := self.leave()):",
         "await_kubelet.KubeletStart._check_endpoint: if relay: -> raise error",
         'failure_report._state: elif kubelet.foreign_healthz: -> found.append(f"{after.kubelet_unit} runs on {where}, and another process answers on its healthz")',
@@ -14,6 +14,8 @@ BRANCHES: dict[str, tuple[str, ...]] = {
         "rollback._plan_off_relay: if not changes.restarts(Part.KUBELET) and snapshot.kubelet.unwell: -> steps += restart_kubelet_steps(unit)",
         "rollback.roll_back: if progress.cut_short and back.left_relay:  # it had less time than even the good proxy needs here -> failure = StepFailedError(failure.message, _SLOW, interfered=True)",
         'rollback.roll_back: kept = f", but {error.message}"',
+        "rollback._with_causes: if meddled := tuple(_changed_by_others(assessment, run)): -> message += f\"; somebody else has changed {', '.join(meddled)} meanwhile\"",
+        "rollback._changed_by_others: if now != before.get(path, ABSENT) and not ours: -> yield path",
     ),
     "Every file of the world is root's, as a host's are that nobody but root can write to: no test needs root for the certificate. tests/unit/test_diff.py tries other owners.": (
         'diff.why_different: if (before.uid, before.gid) != (0, 0): -> return f"owner is {before.uid}:{before.gid}, not 0:0"',
