@@ -7,12 +7,12 @@ import contextlib
 import os
 import sys
 from pathlib import Path
-from types import ModuleType
-from typing import NoReturn, cast
+from typing import NoReturn
 
 from installer.cli.grammar import ENVIRONMENT_PREFIX
 from installer.cli.options import Options, require_root
 from installer.errors import InvalidInputError
+from installer.model.jsontext import spare_openssl
 
 
 def run_daemon_verb(arguments: argparse.Namespace, options: Options) -> int:
@@ -31,9 +31,7 @@ def run_daemon_verb(arguments: argparse.Namespace, options: Options) -> int:
 
 def _run_daemon(options: Options) -> NoReturn:
     """Run until a signal comes. What raises before that ends as in any other verb."""
-    # OpenSSL would take 3.4 MB for good. Python has a SHA-256 of its own; that of OpenSSL, which runs use, is
-    # faster.
-    sys.modules["_hashlib"] = cast(ModuleType, None)  # to import it fails (importlib, "The module cache")
+    spare_openssl()  # for the life of the daemon; runs use it, because it is faster
     from installer.cluster.client import ClusterClient
     from installer.cluster.pod_context import find_pod_context
     from installer.daemon.configuration import Command

@@ -263,7 +263,7 @@ class Daemon:
             self._set_timer(self._wake - now)
             return
         is_busy = self._assessor.is_busy
-        sees = not is_busy and self._loop.sees  # a picture may wait for a mount that hangs, and is watched
+        sees = not is_busy and self._loop.sees  # which looks at each directory: one may hang
         if not (sees or is_busy):
             self._warn(*NO_WATCH_LEFT)
         hears = self._systemd.is_listening and sees

@@ -17,7 +17,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from gi.repository import Gio, GLib
 
-from installer.errors import UnservableHostError
+from installer.errors import UnservableHostError, is_shortage
 from installer.host.chase import resolved
 from installer.host.command import start
 from installer.model.daemon import Job
@@ -53,15 +53,20 @@ Watched = Mapping[tuple[str, int, int], frozenset[str]]
 
 def find_directories(specs: Iterable[WatchSpec]) -> Watched:
     """Those that exist. It may hang as long as a mount does. A link that replaces one afterwards may lead the
-    monitor out of the root: that costs a needless call, because its path is never used."""
+    monitor out of the root: that costs a needless call, because its path is never used. Raises OSError where
+    descriptors or memory are used up: nothing says then which directories exist."""
     found: dict[tuple[str, int, int], frozenset[str]] = {}
     for spec in specs:
-        with contextlib.suppress(OSError, UnservableHostError):
+        try:
             path, status = resolved(spec.root, spec.directory)
-            if stat.S_ISDIR(status.st_mode):
-                key = (path, status.st_dev, status.st_ino)
-                before = found.get(key, spec.names)
-                found[key] = before | spec.names if before and spec.names else frozenset()
+        except (OSError, UnservableHostError) as error:
+            if isinstance(error, OSError) and is_shortage(error):
+                raise
+            continue
+        if stat.S_ISDIR(status.st_mode):
+            key = (path, status.st_dev, status.st_ino)
+            before = found.get(key, spec.names)
+            found[key] = before | spec.names if before and spec.names else frozenset()
     return found
 
 

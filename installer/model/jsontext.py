@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from enum import Enum
 from functools import cache
 from importlib import import_module
-from types import UnionType
-from typing import Any, TypeVar, get_args, get_origin, get_type_hints
+from importlib.util import find_spec
+from types import ModuleType, UnionType
+from typing import Any, TypeVar, cast, get_args, get_origin, get_type_hints
 
 _T = TypeVar("_T")
 _MANY = 2**31  # Kubernetes counts in 32 bits; a number of four thousand digits is not a count
@@ -119,6 +121,15 @@ def camel(name: str) -> str:
 # hashlib loads OpenSSL, which costs 3.4 MB of memory: more than the daemon's own code. Python also has a
 # built-in sha256, which the module random uses. It is nine times slower (0.6 s for 40 MB), so large files are
 # hashed with hashlib.
+
+_OWN_HASHES = (("_md5",), ("_sha1",), ("_sha2", "_sha256"), ("_sha2", "_sha512"), ("_sha3",), ("_blake2",))
+
+
+def spare_openssl() -> None:
+    """Let hashlib use Python's own hashes from now on. It keeps OpenSSL where Python is built without one of
+    them (`--with-builtin-hashlib-hashes`, as Fedora's and RHEL's with BLAKE2 alone)."""
+    if all(any(find_spec(name) for name in names) for names in _OWN_HASHES):
+        sys.modules["_hashlib"] = cast(ModuleType, None)  # to import it fails (importlib, "The module cache")
 
 
 def sha256_hex(content: bytes) -> str:

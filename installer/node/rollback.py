@@ -144,7 +144,7 @@ def _with_causes(
         message += f": systemd could not set up what its unit asks for ({found[1]})"
         hint, blameless = f"`systemctl cat {unit}` shows the drop-ins of others", True
     if meddled := tuple(_changed_by_others(assessment, run)):
-        message += f"; somebody else has changed {', '.join(meddled)} meanwhile"
+        message += f"; someone else has changed {', '.join(meddled)} during this run"
         hint, blameless = "run the same command again", True
     blameless = blameless or (unit == paths.PROXY_UNIT and _is_cache_unreadable(run))
     return StepFailedError(message, hint, blameless)

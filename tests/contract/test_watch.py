@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import resource
 import signal
 import sys
 import time
@@ -70,6 +72,19 @@ def test_a_change_is_told_at_once(tmp_path: Path, scene: Scene) -> None:
         if created and deleted:
             return
     pytest.fail("each change arrives late")
+
+
+def test_a_directory_that_no_descriptor_is_left_for_is_not_gone(tmp_path: Path) -> None:
+    free = os.open("/", os.O_RDONLY)
+    os.close(free)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (free + 1, hard))
+    try:
+        with pytest.raises(OSError, match="Too many open files") as raised:
+            find_directories([WatchSpec(tmp_path, "/nowhere"), WatchSpec(tmp_path, "/")])
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert raised.value.errno == errno.EMFILE
 
 
 def test_other_names_and_other_directories_are_not_told(tmp_path: Path, scene: Scene) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -50,3 +53,39 @@ def test_what_is_of_another_shape_is_an_error(text: str) -> None:
 
 def test_what_a_later_version_has_added_is_passed_over() -> None:
     assert from_json(Kept, '{"failed": "one", "more": [1]}') == Kept(failed="one")
+
+
+# -- hashlib without OpenSSL ----------------------------------------------------------
+
+_HASHES = """
+import importlib.machinery, sys
+lacking = set(sys.argv[1:])
+find = importlib.machinery.PathFinder.find_spec
+importlib.machinery.PathFinder.find_spec = lambda name, *more: None if name in lacking else find(name, *more)
+find_built_in = importlib.machinery.BuiltinImporter.find_spec
+importlib.machinery.BuiltinImporter.find_spec = (
+    lambda name, *more: None if name in lacking else find_built_in(name, *more)
+)
+from installer.model.jsontext import spare_openssl
+spare_openssl()
+import hashlib
+print(hashlib.md5(b"").hexdigest()[:4], hashlib.sha256(b"").hexdigest()[:4], "_ssl" in sys.modules)
+print(bool(sys.modules.get("_hashlib")))
+"""
+
+
+@pytest.mark.parametrize(
+    ("lacking", "keeps_openssl"),
+    [
+        ((), False),
+        (("_md5",), True),
+        (("_md5", "_sha1", "_sha2", "_sha256", "_sha512", "_sha3"), True),  # as Fedora and RHEL build it
+    ],
+)
+def test_a_python_without_hashes_of_its_own_keeps_those_of_openssl(
+    lacking: tuple[str, ...], keeps_openssl: bool
+) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _HASHES, *lacking], capture_output=True, text=True, check=True
+    )
+    assert (done.stdout, done.stderr) == (f"d41d e3b0 False\n{keeps_openssl}\n", "")

@@ -14,7 +14,7 @@ BRANCHES: dict[str, tuple[str, ...]] = {
         "rollback._plan_off_relay: if not changes.restarts(Part.KUBELET) and snapshot.kubelet.unwell: -> steps += restart_kubelet_steps(unit)",
         "rollback.roll_back: if progress.cut_short and back.left_relay:  # it had less time than even the good proxy needs here -> failure = StepFailedError(failure.message, _SLOW, interfered=True)",
         'rollback.roll_back: kept = f", but {error.message}"',
-        "rollback._with_causes: if meddled := tuple(_changed_by_others(assessment, run)): -> message += f\"; somebody else has changed {', '.join(meddled)} meanwhile\"",
+        "rollback._with_causes: if meddled := tuple(_changed_by_others(assessment, run)): -> message += f\"; someone else has changed {', '.join(meddled)} during this run\"",
         "rollback._changed_by_others: if now != before.get(path, ABSENT) and not ours: -> yield path",
     ),
     "Every file of the world is root's, as a host's are that nobody but root can write to: no test needs root for the certificate. tests/unit/test_diff.py tries other owners.": (
