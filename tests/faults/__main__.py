@@ -28,6 +28,7 @@ SUITES = {
     "machine-cuts": ("machines.cuts", 30, "power cuts of a real machine"),
     "machine-copies": ("machines.copies", 200, "copies of its disk"),
     "misbehave": ("hosts.misbehave", 1, "rounds of what else a system does"),
+    "soak": ("hosts.soak", 120, "minutes of drift, failures and load that a daemon goes through"),
     "lives": ("hosts.lives", 100, "random lives of a node"),
     "kubelets": ("hosts.kubelets", 2, "orders in which a node becomes each kubelet of the cases"),
     "takeovers": ("hosts.takeovers", 50, "random lives of nodes that another installer has been at"),

@@ -101,9 +101,9 @@ class Daemon:
 
     def settle(self) -> None:
         """Waits until it is ready, and finds nothing more to do."""
-        within(SOON, lambda: self._is_at_rest() and not self.looks()["running"] and self._is_at_rest())
+        within(SOON, lambda: self.is_at_rest() and not self.looks()["running"] and self.is_at_rest())
 
-    def _is_at_rest(self) -> bool:
+    def is_at_rest(self) -> bool:
         done = len(self.ended()) == len(self.of("pass.started"))
         return done and self.phase() == "converged" and self.ready_file.exists()
 

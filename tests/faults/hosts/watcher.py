@@ -27,7 +27,7 @@ class Watcher(Daemon):
     def wait(self, right: Callable[[], bool]) -> None:
         """Waits until all is right and it is at rest. Raises AssertionError, with its last words, if not."""
         deadline = time.monotonic() + REST_SECONDS
-        while not (right() and self._is_at_rest()):
+        while not (right() and self.is_at_rest()):
             assert self.process.poll() is None, f"the daemon has ended:\n{self.said()[-_TOLD:]}"
             late = time.monotonic() > deadline
             assert not late, f"the daemon does not get there:\n{self.said()[-_TOLD:]}"
