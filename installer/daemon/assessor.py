@@ -29,7 +29,7 @@ from installer.report.planned import summarise_plan
 
 _DEADLINE = 20.0  # seconds; a picture takes 0.1, and 4 on a host whose relay is silent
 _MOST_DROPPED = 2  # pictures in a row, because something changed while they were taken
-_SHARE = 4.0  # times as long as the last picture took, until the next one begins
+_SHARE = 8.0  # times the CPU that the last picture took, until the next one begins
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,18 +133,18 @@ class Assessor:
         self._alarm = self._loop.after(_DEADLINE, self._overdue)
 
     def _work(self) -> None:
-        began = time.monotonic()
+        began = time.thread_time()  # not by the clock: on a busy machine it would wait longest
         assessed = attempted(self._assess)
-        took = time.monotonic() - began
-        self._loop.soon(lambda: self._came(assessed, took))
+        cost = time.thread_time() - began
+        self._loop.soon(lambda: self._came(assessed, cost))
 
-    def _came(self, assessed: Assessed, took: float) -> None:
+    def _came(self, assessed: Assessed, cost: float) -> None:
         self._thread = None
         self._loop.cancel(self._alarm)
         # What has changed meanwhile may be seen half. Somebody who never rests is not waited for.
         is_old = self._is_void or (self._asked and self._dropped < _MOST_DROPPED)
         self._dropped = self._dropped + 1 if is_old else 0
-        self._next_at = time.monotonic() + (0.0 if is_old else min(took, 1.0) * _SHARE)
+        self._next_at = time.monotonic() + (0.0 if is_old else min(cost, 0.5) * _SHARE)
         if self._asked:
             self.ask()
             assessed = replace(assessed, picture=replace(assessed.picture, overtaken=True))

@@ -89,6 +89,7 @@ class EventLoop:
         self._failed = failed
         self._monitors: dict[tuple[str, int, int], Any] = {}
         self._names: Watched = {}
+        self._sees = False  # counted since they are others
         self._timers: dict[int, _Timer] = {}  # those that are set
         self._idle: list[_Timer] = []
         self._timer_number = 0
@@ -156,6 +157,7 @@ class EventLoop:
         # Before a new monitor for the same path: GIO keeps one watch for each path.
         for key in self._monitors.keys() - found.keys():
             self._monitors.pop(key).cancel()
+        self._sees = self._sees and found.keys() == self._names.keys()
         self._names = found
         new = found.keys() - self._monitors.keys()
         for key in new:
@@ -166,10 +168,15 @@ class EventLoop:
     @property
     def sees(self) -> bool:
         """Whether each watched directory that still is where it was has a watch of the kernel's. GIO does not
-        say when there is none left (`fs.inotify.max_user_watches`)."""
-        count = _kernel_watches()
-        there = {key[1:] for key in self._names}
-        return count >= len(there) or count >= len({key[1:] for key in self._names if _is_still(*key)})
+        say when there is none left (`fs.inotify.max_user_watches`). A watch that was seen stays as long as its
+        directory: to count them costs half a millisecond."""
+        if not self._sees:
+            count = _kernel_watches()
+            there = {key[1:] for key in self._names}
+            self._sees = count >= len(there) or count >= len(
+                {key[1:] for key in self._names if _is_still(*key)}
+            )
+        return self._sees
 
     def _monitor(self, key: tuple[str, int, int], changed: Callable[[], None]) -> Any:
         def on_event(_monitor: Any, file: Any, *_: object) -> None:
