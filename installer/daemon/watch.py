@@ -168,8 +168,8 @@ class EventLoop:
     @property
     def sees(self) -> bool:
         """Whether each watched directory that still is where it was has a watch of the kernel's. GIO does not
-        say when there is none left (`fs.inotify.max_user_watches`). A watch that was seen stays as long as its
-        directory: to count them costs half a millisecond."""
+        say when there is none left (`fs.inotify.max_user_watches`). A watch that was seen stays as long as
+        its directory: to count them costs half a millisecond."""
         if not self._sees:
             count = _kernel_watches()
             there = {key[1:] for key in self._names}

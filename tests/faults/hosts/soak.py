@@ -23,7 +23,8 @@ from tests.lib.throwaway.kubelet import UNIT
 
 _MOST_MEMORY = 48.0  # MB, resident
 _GROWTH = 2.0  # MB in the second half
-_REST_SECONDS = 600.0  # after crashes in a row kubelet waits ever longer before it returns
+_REST_SECONDS = 600.0
+_FAILURES = 3  # of the proxy, an hour: after each one kubelet waits four times as long before it returns
 _PAUSES = (1.0, 12.0)  # seconds between two acts
 _LOADED, _UNLOADED = 60.0, 120.0  # seconds, in turn
 _BUSY = 6  # processes
@@ -39,12 +40,13 @@ class _Soak:
         self.count = 0
         self.bad: list[str] = []
         self.weights: list[tuple[float, int, int]] = []  # MB, descriptors, threads
+        self._failed_at: list[float] = []  # in the last hour
 
     def play(self, minutes: float) -> None:
         began = time.monotonic()
         self._come_to_rest()
         while time.monotonic() - began < minutes * 60:
-            act = self.random.choices(list(_ACTS), list(_ACTS.values()))[0]
+            act = self._choose()
             self.count += 1
             kubelet = self.node.invocations()[0]
             try:
@@ -57,6 +59,15 @@ class _Soak:
                 self.bad.append(f"{self.count}, {act.__name__}: {type(error).__name__}: {error}\n{said}")
                 return
             time.sleep(self.random.uniform(*_PAUSES))
+
+    def _choose(self) -> Act:
+        now = time.monotonic()
+        self._failed_at = [at for at in self._failed_at if now - at < 3600]
+        weights = _ACTS if len(self._failed_at) < _FAILURES else {**_ACTS, **dict.fromkeys(_FAILING, 0.0)}
+        act = self.random.choices(list(weights), list(weights.values()))[0]
+        if act in _FAILING:
+            self._failed_at.append(now)
+        return act
 
     def _come_to_rest(self) -> None:
         within(_REST_SECONDS, self._rests)
@@ -74,7 +85,7 @@ class _Soak:
         first, half, last = self.weights[0], self.weights[len(self.weights) // 2], self.weights[-1]
         if last[0] > _MOST_MEMORY or last[0] - half[0] > _GROWTH:
             self.bad.append(f"{first[0]:.1f} MB at first, {half[0]:.1f} half-way, {last[0]:.1f} in the end")
-        if last[1:] > first[1:]:
+        if last[1] > first[1] or last[2] > first[2]:
             self.bad.append(f"descriptors and threads: {first[1:]} at first, {last[1:]} in the end")
         return f"{first[0]:.1f}, {half[0]:.1f}, {last[0]:.1f} MB, {last[1]} descriptors"
 
@@ -162,7 +173,9 @@ def _restart_kubelet(soak: _Soak) -> None:
     soak.node.host.systemctl("restart", UNIT)
 
 
-# How often, in relation: after a proxy that fails, kubelet takes its time to return.
+_FAILING: tuple[Act, ...] = (_stop_the_proxy, _kill_the_proxy, _freeze_the_proxy)
+
+# How often, in relation.
 _ACTS: dict[Act, float] = {
     **dict.fromkeys((_delete, _edit, _set_mode, _configure), 6),
     **dict.fromkeys((_damage_the_program, _wipe, _mistype, _pause, _reload, _restart_kubelet), 3),
