@@ -73,7 +73,7 @@ class RelayHistory:
     def crashes(self, snapshot: PollSnapshot) -> bool:
         """Whether our proxy exits at each start. A restart by us may help, since it sets a torn cache
         aside."""
-        return bool(snapshot.proxy.loaded_digest) and snapshot.proxy.sub_state == "auto-restart"
+        return bool(snapshot.proxy.loaded_digest) and snapshot.proxy.between_restarts
 
     def describe(self, snapshot: PollSnapshot) -> str:
         """What a proxy does whose relay is silent, in words."""

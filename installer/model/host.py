@@ -184,9 +184,15 @@ class UnitState:
         return self.active_state in ("activating", "active") and self.main_pid > 0 and not self.flapping
 
     @property
+    def between_restarts(self) -> bool:
+        """Whether it has ended, and systemd starts it again by itself. Since systemd 254 there are two states
+        of this: the second, when the delay is over and the start is a job."""
+        return self.sub_state in ("auto-restart", "auto-restart-queued")
+
+    @property
     def flapping(self) -> bool:
         """Whether the unit is down, or between two restarts, although it should run."""
-        return self.active_state == "failed" or self.sub_state == "auto-restart"
+        return self.active_state == "failed" or self.between_restarts
 
     @property
     def identifier(self) -> str:
@@ -197,7 +203,7 @@ class UnitState:
     @property
     def restarts_itself(self) -> bool:
         """Whether systemd has restarted it since the last start by hand, or is about to."""
-        return self.n_restarts > 0 or self.sub_state == "auto-restart"
+        return self.n_restarts > 0 or self.between_restarts
 
     @property
     def loaded_digest(self) -> str:

@@ -115,7 +115,7 @@ def untouched(host: ThrowawayHost) -> Iterator[None]:
 def _of_a_unit(host: ThrowawayHost) -> str:
     """What any operation on a unit would change; a kubelet that crash-loops changes the rest by itself."""
     keys = "Id,LoadState,UnitFileState,NeedDaemonReload,DropInPaths"
-    loops = host.show("kubelet.service", "SubState") == "auto-restart"
+    loops = host.show("kubelet.service", "SubState").startswith("auto-restart")
     loops = loops or host.show("kubelet.service", "NRestarts") != "0"
     return keys if loops else f"{keys},InvocationID,ActiveState,SubState,MainPID"
 

@@ -73,6 +73,7 @@ def test_a_daemon_reload_has_the_time_that_systemctl_would_give_it(
     ("sub_state", "restarts", "jobs"),
     [
         ("auto-restart", 0, ["stop", "restart"]),
+        ("auto-restart-queued", 0, ["stop", "restart"]),  # systemd 254
         ("running", 3, ["stop", "restart"]),
         ("running", 0, ["restart"]),
     ],

@@ -256,6 +256,7 @@ def test_warnings_of_the_configs_are_passed_on() -> None:
         ("activating", "start-pre", []),  # our guard waits, in a restart whose installer has died
         ("deactivating", "stop-sigterm", []),
         ("activating", "auto-restart", ["kubelet-crash-looping"]),
+        ("activating", "auto-restart-queued", ["kubelet-crash-looping"]),  # systemd 254
         ("failed", "failed", ["kubelet-crash-looping"]),
         ("inactive", "dead", ["kubelet-stopped"]),
     ],

@@ -85,8 +85,11 @@ def test_a_dead_proxy_is_left_after_dead_seconds(settled: Bench) -> None:
 
 
 @rule("R4", "R12")
-def test_a_proxy_that_keeps_crashing_is_restarted_by_us_once_and_left_no_later(settled: Bench) -> None:
-    crashing = replace(PROXY, active_state="activating", sub_state="auto-restart", main_pid=0)
+@pytest.mark.parametrize("sub_state", ["auto-restart", "auto-restart-queued"])
+def test_a_proxy_that_keeps_crashing_is_restarted_by_us_once_and_left_no_later(
+    settled: Bench, sub_state: str
+) -> None:
+    crashing = replace(PROXY, active_state="activating", sub_state=sub_state, main_pid=0)
     settled.look(replace(DEAD, proxy=crashing))
     assert settled.look(after=9.5) is Action.NOTHING
     assert settled.look(after=1.0) is Action.RESTART_PROXY
