@@ -31,7 +31,8 @@ class Finding:
 
 
 def refusal(code: str, message: str, hint: str = "") -> Finding:
-    """A reason not to change this host."""
+    """A reason not to change this host. Nothing in it may change while the reason stays, as free space does:
+    the daemon takes another text for another reason."""
     return Finding(Severity.REFUSE, code, message, hint)
 
 

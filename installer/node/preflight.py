@@ -290,8 +290,8 @@ def _check_running(facts: Facts) -> Iterable[Finding]:
         crashes = "keeps crashing" if unit.n_restarts or unit.active_state == "failed" else "has just crashed"
         yield refusal(
             "kubelet-crash-looping",
-            f"{unit.name} {crashes} ({unit.active_state}/{unit.sub_state}, result {unit.result}, "
-            f"{unit.n_restarts} restarts): our own failure could not be told from these crashes",
+            f"{unit.name} {crashes} ({unit.active_state}, result {unit.result}): our own failure could not "
+            "be told from these crashes",
             f"repair kubelet first; `journalctl -u {unit.name} -n 50` says why",
         )
     elif unit.active_state == "inactive":

@@ -39,8 +39,8 @@ def check_cache_space(facts: Facts) -> Iterable[Finding]:
     if facts.changes.restarts(Part.PROXY) and free is not None and free < CACHE_NEEDED and not dead:
         yield refusal(
             "no-space",
-            f"{directory} has {free >> 10} KiB or no inodes free, and cri-resmgr exits if it cannot save its "
-            "cache there when it starts",
+            f"{directory} has less than {CACHE_NEEDED // _MIB} MiB or no inodes free, and cri-resmgr exits "
+            "if it cannot save its cache there when it starts",
             f"free some space there: `df {directory}` and `df -i {directory}`",
         )
 
@@ -128,8 +128,8 @@ def _check_binary(probe: Probe, size: int) -> Iterable[Finding]:
         if free is not None and free < needed:
             yield refusal(
                 "no-space",
-                f"the file system of {directory} has {free // _MIB} MiB free, but two copies of the binary "
-                f"and its files need {-(-needed // _MIB)} MiB",
+                f"the file system of {directory} has less than {-(-needed // _MIB)} MiB free, which two "
+                "copies of the binary and its files need",
                 "free some space there",
             )
 
@@ -140,7 +140,7 @@ def _check_run(probe: Probe) -> Iterable[Finding]:
     if free is not None and free < _RUN_NEEDED:
         yield refusal(
             "no-space",
-            f"{paths.RUN} has {free // _MIB} MiB or no inodes free, but systemd needs {_RUN_NEEDED // _MIB} "
-            "MiB there for a daemon-reload",
+            f"{paths.RUN} has less than {_RUN_NEEDED // _MIB} MiB or no inodes free, but systemd needs that "
+            "there for a daemon-reload",
             f"free some space there: `df {paths.RUN}` and `df -i {paths.RUN}`",
         )

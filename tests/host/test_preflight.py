@@ -286,8 +286,7 @@ def test_no_space(node: Node, directory: str) -> None:
     node.host.run("mkdir", "-p", directory)
     node.host.run("mount", "-t", "tmpfs", "-o", "size=12m,mode=755", "tmpfs", directory)
     said = node.refused("no-space")
-    assert f"the file system of {directory} has 12 MiB free" in said
-    assert "two copies of the binary and its files need 25 MiB" in said
+    assert f"the file system of {directory} has less than 25 MiB free" in said
 
     node.host.run("mount", "-o", "remount,size=32m", directory)
     assert node.findings() == {}

@@ -346,6 +346,27 @@ def test_systemd_needs_room_to_reload(free: int, refused: bool) -> None:
     assert not refused or "/run" in found[0].hint
 
 
+@pytest.mark.parametrize("directory", ["/opt/intel/bin", paths.OUR_STATE, "/var/lib/cri-resmgr", "/run"])
+def test_a_file_system_that_fills_further_is_no_other_refusal(directory: str) -> None:
+    """The daemon takes another message for news: it runs again at once, and reports it."""
+    said = [
+        change(probe=replace(PROBE, free_bytes={**PROBE.free_bytes, directory: free}))
+        for free in (0, 700 << 10)
+    ]
+    assert said[0] == said[1]
+    assert "has less than" in said[0][0].message
+
+
+def test_a_kubelet_that_crashes_once_more_is_no_other_refusal() -> None:
+    crashed = replace(KUBELET, active_state="activating", sub_state="auto-restart", result="exit-code")
+    said = [
+        change(with_unit(replace(crashed, n_restarts=restarts, sub_state=sub_state)))
+        for restarts, sub_state in ((3, "auto-restart"), (4, "auto-restart-queued"))
+    ]
+    assert codes(said[0]) == ["kubelet-crash-looping"]
+    assert said[0] == said[1]
+
+
 @pytest.mark.parametrize(
     ("text", "lost"),
     [

@@ -124,7 +124,7 @@ FULL = (
         _all_full(when, 0, Kubelet.OWN, Before.SAME, "remove", rare=bool(when))
         for when in ("", f"delete {KUBELET_ENVIRONMENT}", "wait until kubelet", f"delete {PROXY_ENVIRONMENT}")
     ),
-    _full("/run", 4, "/run has 0 MiB", "free some space", rare=False),
+    _full("/run", 4, "/run has less than 16 MiB", "free some space", rare=False),
     _full("/run", 6, "not enough space", "by hand, on the node", when=_RELOADING, rare=False),
     Case(
         "/run has no room for one more file",
