@@ -34,6 +34,7 @@ CALL_SECONDS = 10.0
 READ_SECONDS = 10.0  # a read is repeated while systemd reloads or re-executes itself
 RECONNECT_SECONDS = 5.0  # a bus daemon that was reachable before may be restarting
 AWAY_SECONDS = 1.0  # if it did not answer the last time
+_TO_CONNECT, _TO_CALL = 16, 4  # descriptors: GLib and we need 6 and 2 at once, other threads more
 
 _CHANGED = ("org.freedesktop.DBus.Properties", "PropertiesChanged")
 _ALREADY_SUBSCRIBED = "org.freedesktop.systemd1.AlreadySubscribed"
@@ -159,6 +160,9 @@ class SystemBus:
 
         try:
             self.read("Ping", ping, seconds)
+        except OSError:
+            _hang_up(bus)
+            raise
         except SystemdError as error:
             _hang_up(bus)
             raise UnservableHostError(
@@ -173,6 +177,7 @@ class SystemBus:
         from gi.repository import Gio, GLib
         from pydbus.bus import Bus
 
+        _require_descriptors(_TO_CONNECT)
         flags, cancellable = Gio.DBusConnectionFlags, Gio.Cancellable()
         stream: Any = None
         over = threading.Event()
@@ -228,9 +233,11 @@ class SystemBus:
     # -- calling ----------------------------------------------------------------
 
     def call(self, what: str, function: Callable[[], _T]) -> _T:
-        """Call once. Raises SystemdError: its message begins with `what`, its `name` is D-Bus's."""
+        """Call once. Raises SystemdError: its message begins with `what`, its `name` is D-Bus's. And OSError
+        for lack of descriptors."""
         from gi.repository import GLib
 
+        _require_descriptors(_TO_CALL)
         try:
             if self._away and not self.is_closed:  # a new connection begins with a ping
                 self._manager.Ping(timeout=AWAY_SECONDS)
@@ -277,6 +284,7 @@ class SystemBus:
         manager = self.manager
         if self._subscribed:
             return
+        _require_descriptors(_TO_CALL)
         # A separate context: waiting here must not dispatch the sources of the default context.
         self._context = self._context or GLib.MainContext.new()
         self._context.push_thread_default()
@@ -388,11 +396,23 @@ class SystemBus:
         return lambda: (bool(replies), replies[0] if replies else None)
 
 
+def _require_descriptors(number: int) -> None:
+    """Raises OSError if fewer are left. GLib aborts the process if it gets none for a main context, of which
+    each call has its own."""
+    with contextlib.ExitStack() as taken:
+        for _ in range(number):
+            taken.callback(os.close, os.eventfd(0))
+
+
 def _hang_up(bus: Any) -> None:
     from gi.repository import GLib
 
     with contextlib.suppress(GLib.Error):  # the bus daemon has closed the connection
-        bus.con.close_sync(None)
+        try:
+            _require_descriptors(_TO_CALL)
+            bus.con.close_sync(None)
+        except OSError:
+            bus.con.get_stream().get_socket().shutdown(True, True)  # GLib closes it with the last reference
 
 
 def _on_signal(connection: Any, interface: str, member: str, path: str, changed: Callable[[], None]) -> Any:

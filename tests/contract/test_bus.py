@@ -159,6 +159,57 @@ def test_a_bus_that_answers_a_process_that_cannot_run_is_connected_to(method: by
             assert client.communicate("\n" * 3)[0] == "connected\n" * 3
 
 
+_RUNS_OUT = """
+import os, resource, sys
+from pathlib import Path
+from installer.host.bus import SystemBus
+from installer.host.files import RootedFiles
+
+def ask(bus):
+    bus.subscribe()
+    bus.ask("reset", "ResetFailedUnit", "kubelet.service")
+
+def ask_with(left, bus):
+    taken = []
+    try:
+        while True:
+            taken.append(os.dup(0))
+    except OSError:
+        for _ in range(left):
+            os.close(taken.pop())
+    try:
+        ask(bus)
+    except OSError as error:
+        return os.strerror(error.errno)
+    finally:
+        bus.close()
+        for descriptor in taken:
+            os.close(descriptor)
+    return "answered"
+
+resource.setrlimit(resource.RLIMIT_NOFILE, (200, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+for begin in (lambda bus: None, lambda bus: bus.manager, ask):
+    ask(SystemBus(RootedFiles(Path(sys.argv[1]))))  # which loads what is needed
+    for left in range(30):
+        bus = SystemBus(RootedFiles(Path(sys.argv[1])))
+        begin(bus)
+        print(left, ask_with(left, bus))
+"""
+
+
+@rule("R15")
+def test_where_descriptors_run_out_a_call_fails_and_not_the_process() -> None:
+    """GLib aborts the process where it gets none for itself."""
+    with _bus(_named) as systemd:
+        argv = [sys.executable, "-c", _RUNS_OUT, str(systemd._files.root)]
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    said = done.stdout.splitlines()
+    assert [line for line in said if line.startswith("0 ")] == ["0 Too many open files"] * 3
+    assert [line for line in said if line.startswith("29 ")] == ["29 answered"] * 3
+    assert len(said) == 90
+
+
 def test_a_bus_that_hangs_up_at_once_is_an_error_of_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("installer.host.bus.CONNECT_SECONDS", 0.5)
     with (
