@@ -239,6 +239,8 @@ class Policy:
             self._closer_at = min(self._closer_at, now)
         if snapshot.picture is not None and snapshot.picture is not self._picture:
             self._see(now, snapshot.picture)
+        if snapshot.picture is not None and snapshot.picture.hold and not snapshot.hold:
+            self._closer_at = min(self._closer_at, now)  # the hold has ended since, or meanwhile
 
     def _see(self, now: float, picture: Picture) -> None:
         """A new picture. The next one comes with the next event, or in a while."""

@@ -23,6 +23,7 @@ from installer.node.inspection import Probed, assess_good, assess_host
 from installer.node.preconditions import check_worth, planned_work, repair_work
 from installer.node.preflight_proxy import check_placed
 from installer.node.reconcile import is_to_be_closed, remarks_of
+from installer.node.snapshot import find_hold
 from installer.node.unattended import find_repair
 
 _WORDS = 240  # bytes: it is a reason, an Event, and a line of the log
@@ -49,6 +50,7 @@ class Picture:
     inputs: str = ""  # a digest of them and of the settings
     installed: Installed | None = NOTHING_INSTALLED  # None: it could not be read
     remarks: str = ""  # what a person should know of the host, and what to do
+    hold: str = ""  # why kubelet was held on its base endpoint
     at_work: str = ""  # another run, which changes what is seen
     spent: bool = False  # a run has been at it since
     overtaken: bool = False  # something has changed while it was taken
@@ -81,7 +83,8 @@ def take_picture(request: Request, host: Host) -> tuple[Picture, Assessment | No
     try:
         found = assess_host(request, host, probed=Probed.NOTHING)
     except (InvalidInputError, UnservableHostError, RolledBackError) as error:
-        return replace(_refused(Picture(installed=None), error, request, host), at_work=at_work), None
+        seen = Picture(installed=None, hold=find_hold(host.files), at_work=at_work)
+        return _refused(seen, error, request, host), None
     assessment, inputs = found.assessment, found.inputs
     plan = assessment.plan
     wanted = fleet_generation(inputs)
@@ -95,6 +98,7 @@ def take_picture(request: Request, host: Host) -> tuple[Picture, Assessment | No
         inputs=f"{wanted} {settings_digest(request.settings)}",
         installed=_installed(assessment),
         remarks=remarks_of(assessment, check_placed(assessment.snapshot)),
+        hold=assessment.snapshot.hold,
         at_work=at_work,
     )
     work = planned_work(inputs, assessment, found.run.store.record) if plan.steps else None

@@ -121,7 +121,7 @@ def read_units(host: Host, settings: Settings) -> HostSnapshot:
     return HostSnapshot(
         proxy=ProxySnapshot(proxy, host.processes.get(proxy.main_pid) if proxy.main_pid else None),
         kubelet=read_kubelet(host, kubelet),
-        hold=read_hold(partial(_read_hold, host.files)),
+        hold=find_hold(host.files),
     )
 
 
@@ -264,6 +264,11 @@ def _exists(files: Files, path: str, *, follow: bool = False) -> bool:
         return files.status(path, follow=follow) is not None
     except UnservableHostError:  # a link leads out of the host root, so none of our files can be there
         return False
+
+
+def find_hold(files: Files) -> str:
+    """Why kubelet is held on its base endpoint; empty if it is not."""
+    return read_hold(partial(_read_hold, files))
 
 
 def _read_hold(files: Files, path: str) -> bytes | None:

@@ -169,6 +169,19 @@ def test_a_generation_that_failed_here_is_remembered(watched: WatchedNode) -> No
     assert "is not retried" in picture.reason
 
 
+def test_a_picture_says_whether_kubelet_was_held(watched: WatchedNode) -> None:
+    """Also where what is wanted is refused: then it shows no repair, whatever differs."""
+    (watched.configs / "fallback.cfg").write_text("policy: {Active: nonsense}\n")
+    (watched.node.fake.root / paths.GUARD[1:]).unlink()
+    write(watched, paths.HOLD, "ticket 4711\n")
+    picture = look(watched)
+    assert (picture.hold, picture.code, picture.due) == ("ticket 4711", 2, False)
+    watched.configure(750)
+    assert look(watched).hold == "ticket 4711"
+    (watched.node.fake.root / paths.HOLD[1:]).unlink()
+    assert look(watched).hold == ""
+
+
 def test_a_picture_of_a_removal_is_due_while_anything_of_ours_is_there(watched: WatchedNode) -> None:
     asked = Request(Mode.REMOVE, watched.settings, watched.payload, mandate=Mandate(unattended=True))
     picture, _ = take_picture(asked, watched.node.fake.host)

@@ -51,6 +51,30 @@ def test_what_changes_while_a_picture_is_taken_calls_for_another_one(scene: Scen
 
 
 @rule("R13")
+def test_a_hold_that_ends_calls_for_another_picture(scene: Scene) -> None:
+    """Here it is a link, and nobody tells that what it leads to is gone."""
+    hold, reason = scene.path(paths.HOLD), scene.path("/srv/reason")
+    for path in (hold, reason):
+        path.parent.mkdir(parents=True)
+    reason.write_text("ticket 4711")
+
+    def body() -> None:
+        scene.reaches("converged")
+        scene.path("/proc/7/cmdline").write_bytes(b"kubelet\0")
+        scene.relay = False  # so that each heartbeat looks at the hold
+        scene.seen = {"code": 5, "reason": "it failed here", "hold": "ticket 4711"}
+        hold.symlink_to("/srv/reason")
+        scene.reaches("held")
+        for _picture in range(3):  # the next one comes after 15 s or more
+            scene.looks()
+        scene.seen = {}
+        reason.unlink()
+        scene.reaches("unwell", 8)
+
+    scene.play(body)
+
+
+@rule("R13")
 def test_a_picture_that_was_begun_while_a_child_was_at_work_does_not_count(scene: Scene) -> None:
     def body() -> None:
         scene.reaches("converged")

@@ -307,6 +307,31 @@ def test_kubelet_on_a_dead_relay_is_restarted_for_a_persons_hold_to_take_effect(
         assert bench.look(after=HEARTBEAT) is Action.NOTHING
 
 
+@pytest.mark.parametrize("is_short", [False, True])
+def test_what_a_picture_shows_under_a_hold_counts_no_longer_than_that(settled: Bench, is_short: bool) -> None:
+    """It shows no repair of the good generation. `is_short`: the hold ends while the picture is taken."""
+    seen = replace(BAD, hold="mine")
+    if not is_short:
+        settled.look(replace(GOOD, hold="mine", picture=seen))
+        assert settled.look(after=1) is Action.NOTHING
+        assert not settled.looked_closer
+    settled.look(replace(GOOD, picture=seen), after=1)
+    assert settled.looked_closer
+    settled.look(replace(GOOD, picture=BAD), after=1)
+    settled.look(after=1)
+    assert not settled.looked_closer
+
+
+@rule("R2")
+def test_no_run_ends_the_hold_of_a_run_that_has_come_to_its_end(settled: Bench) -> None:
+    """The picture was begun just before that run by hand, which has ended its hold itself."""
+    seen = replace(CLEAN, due=True, hold=f"{BY_RUN}kubelet waits there while the proxy starts")
+    assert settled.look(replace(GOOD, picture=seen)) is Action.NOTHING
+    assert settled.looked_closer
+    assert settled.look(GOOD) is Action.NOTHING
+    assert settled.phase is Phase.CONVERGED
+
+
 def test_a_persons_hold_does_not_keep_a_removal(make: Make) -> None:
     assert make(mode=Mode.REMOVE).look(BY_HAND) is Action.REMOVE
 
