@@ -226,15 +226,19 @@ class Daemon:
             self._succeeded = time.time()
         self._snapshot = replace(self._snapshot, picture=picture)
         if not self._ending:
+            if not picture.at_work:  # a removal by hand deletes what is there
+                self._restore_claim()
             self._turn(full=True)
 
     def _configure(self, configuration: Configuration) -> None:
         if self._removing:
             return
         self._policy.configuration = self._poller.configuration = configuration
-        if not self._snapshot.superseded:
-            self._runtime_state.restore(configuration.mode)
         self._serve_pages()  # if none are served yet
+
+    def _restore_claim(self) -> None:
+        if not self._policy.state.replaced:  # else whoever has replaced us may have left it
+            self._runtime_state.restore(self._policy.configuration.mode)
 
     def _look_now(self) -> None:
         """SIGHUP: look at once, and say what comes next."""
@@ -397,8 +401,7 @@ class Daemon:
         if self._ending:
             self._after_child()
             return
-        if not self._snapshot.superseded:
-            self._runtime_state.restore(self._policy.configuration.mode)
+        self._restore_claim()
         self._act_on(self._snapshot)
 
     def _settle(self, reader: PassReader, action: Action, code: int, failure: str) -> None:

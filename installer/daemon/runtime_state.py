@@ -96,7 +96,7 @@ class RuntimeState:
         self._write(self._mode)
 
     def restore(self, mode: Mode) -> None:
-        """Write our claim again if it is gone, because a removal deletes it, or if our mode has changed."""
+        """Write our claim again if a removal or a person has deleted it, or if our mode has changed."""
         self._mode, found = mode, self._load(MODE_FILE)
         if not found or (found.get("by") == self._identity and found.get("mode") != mode.value):
             self._write(mode)

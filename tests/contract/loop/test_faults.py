@@ -213,6 +213,49 @@ def test_a_daemon_whose_settings_turn_into_those_of_a_removal_claims_the_host_fo
     assert not scene.path(MODE_FILE).exists()
 
 
+@rule("R10")
+def test_a_claim_that_somebody_deletes_comes_back(scene: Scene) -> None:
+    """Else another installation would begin to act here at its next start. But a removal by hand deletes it
+    with what is around it, and is left alone until it has ended."""
+    scene.command = replace(scene.command, installation="ours/first")
+    claim = scene.path(MODE_FILE)
+
+    def body() -> None:
+        scene.reaches("converged")
+        before = claim.read_text()
+        claim.unlink()
+        scene.until(claim.exists, 5)
+        assert claim.read_text() == before
+        scene.seen = {"at_work": "remove"}
+        scene.looks()
+        claim.unlink()
+        scene.looks()
+        assert not claim.exists()
+        scene.seen = {}
+        scene.until(claim.exists, 10)
+
+    scene.play(body)
+
+
+@rule("R10")
+def test_a_daemon_that_was_replaced_during_its_pass_claims_nothing_after_it(scene: Scene) -> None:
+    """Else it would wait for itself for ever: the removal that came after it has ended by then."""
+    claim = scene.path(MODE_FILE)
+
+    def body() -> None:
+        scene.reaches("converged")
+        scene.does("install", "signal.signal(signal.SIGTERM, lambda *_: None)\ntime.sleep(3)")
+        scene.drift()
+        scene.until(lambda: len(scene.of("pass.started")) > 1)
+        claim.write_text(json.dumps({"mode": "remove", "by": "another pod", "replaced": ["one"]}))
+        scene.until(lambda: bool(scene.of("pass.stopped")))
+        claim.unlink()
+        scene.reaches("yielded")
+        assert not claim.exists()
+
+    scene.play(body)
+
+
 @rule("R13")
 def test_pages_are_served_once_the_settings_are_corrected(scene: Scene) -> None:
     scene.faults = ["mode: bad"]
