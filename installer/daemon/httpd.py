@@ -2,23 +2,27 @@
 
 It is not a web server: it knows GET and HEAD, reads no body, keeps no connection, and drops slow ones. If
 there are too many, it drops the oldest, so that no client can keep others out by waiting. http.server would
-cost 6 MB and a thread.
+cost 6 MB and a thread; GIO's sockets half a kilobyte for each connection, for ever.
 """
 
 from __future__ import annotations
 
+import contextlib
+import selectors
+import socket
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
-from gi.repository import Gio, GLib
-
-from installer.errors import InstallerError
+from installer.daemon.watch import EventLoop
+from installer.errors import InstallerError, is_shortage
 
 _REQUEST_LIMIT = 8192  # bytes
 _CONNECTIONS = 32
-_SECONDS = 5
-_RETRY = 1  # seconds until a connection is accepted again, if that has failed
+_SECONDS = 5.0
+_RETRY = 1.0  # seconds until a connection is accepted again, if that has failed
 _PHRASES = {  # RFC 9110
     200: "OK",
     404: "Not Found",
@@ -35,95 +39,110 @@ class Page:
     text: str
 
 
+@dataclass(slots=True, eq=False)
+class _Exchange:
+    """One request and its answer."""
+
+    socket: socket.socket
+    until: float
+    request: bytes = b""
+    answer: bytes = b""  # what is not sent of it yet
+
+
 class PageServer:
     """Serves `page(path)` until `close`; None means that there is no such page.
 
     `listen` is host:port. Raises InstallerError if it cannot listen.
     """
 
-    def __init__(self, listen: str, page: Callable[[str], Page | None]) -> None:
-        self._page = page
+    def __init__(self, loop: EventLoop, listen: str, page: Callable[[str], Page | None]) -> None:
+        self._loop, self._page = loop, page
         self._open = dict[_Exchange, None]()  # the oldest is first
-        # Not Gio.SocketService: without a free descriptor it tries, and logs, 80,000 times a second.
-        self._listener: Any = Gio.SocketListener()
-        self._cancel = Gio.Cancellable()
+        self._timer = 0
         host, _, port = listen.rpartition(":")
+        self._ready = selectors.EpollSelector()
         try:
-            # A number is not looked up.
-            for address in Gio.Resolver.get_default().lookup_by_name(host.strip("[]"), None):
-                place = Gio.InetSocketAddress.new(address, int(port))
-                self._listener.add_address(place, Gio.SocketType.STREAM, Gio.SocketProtocol.TCP, None)
-        except (GLib.Error, ValueError, OverflowError) as error:
+            self._listeners = _listen(host.strip("[]"), int(port))
+        except (OSError, ValueError, OverflowError) as error:
+            self._ready.close()
             raise InstallerError(f"cannot listen on {listen}: {error}") from error
-        self._accept()
+        for listener in self._listeners:
+            self._await_connections(listener)
+        self._ignore = loop.while_readable(self._ready.fileno(), self._serve)
 
     def close(self) -> None:
-        self._cancel.cancel()
-        self._listener.close()
+        self._ignore()
+        self._loop.cancel(self._timer)
+        for each in (*self._listeners, *(exchange.socket for exchange in self._open)):
+            each.close()
+        self._ready.close()
 
-    def _accept(self) -> None:
-        self._listener.accept_async(self._cancel, self._accepted)
+    def _serve(self) -> None:
+        """Somebody has connected or sent something, or takes more."""
+        for key, _ in self._ready.select(0):
+            if key.data is None:
+                self._accept(key.fileobj)
+            elif key.data in self._open:  # still
+                self._go_on(key.data)
 
-    def _accepted(self, listener: Any, result: Any) -> None:
+    def _await_connections(self, listener: socket.socket) -> None:
+        self._ready.register(listener, selectors.EVENT_READ)
+
+    def _accept(self, listener: Any) -> None:
         try:
-            connection, _source = listener.accept_finish(result)
-        except GLib.Error:
-            if not self._cancel.is_cancelled():
-                GLib.timeout_add_seconds(_RETRY, self._accept)
+            connection, _address = listener.accept()
+        except OSError as error:
+            if is_shortage(error):  # else it would be tried again and again
+                self._ready.unregister(listener)
+                self._loop.after(_RETRY, partial(self._await_connections, listener))
             return
-        self._accept()
+        connection.setblocking(False)
         if len(self._open) >= _CONNECTIONS:
-            oldest = next(iter(self._open))
-            self._closed(oldest)
-            oldest.drop()
-        connection.get_socket().set_timeout(_SECONDS)
-        exchange = _Exchange(connection, self._page, self._closed)
+            self._drop(next(iter(self._open)))
+        exchange = _Exchange(connection, time.monotonic() + _SECONDS)
         self._open[exchange] = None
-        exchange.read()
+        self._ready.register(connection, selectors.EVENT_READ, exchange)
+        self._timer = self._timer or self._loop.after(_SECONDS, self._drop_late)
 
-    def _closed(self, exchange: _Exchange) -> None:
-        self._open.pop(exchange, None)
+    def _drop_late(self) -> None:
+        now = time.monotonic()
+        for exchange in [exchange for exchange in self._open if exchange.until <= now]:
+            self._drop(exchange)
+        oldest = next(iter(self._open), None)
+        self._timer = self._loop.after(oldest.until - now, self._drop_late) if oldest else 0
 
+    def _drop(self, exchange: _Exchange) -> None:
+        del self._open[exchange]
+        self._ready.unregister(exchange.socket)
+        exchange.socket.close()
 
-class _Exchange:
-    """One request and its answer."""
+    def _go_on(self, exchange: _Exchange) -> None:
+        try:
+            is_over = self._send(exchange) if exchange.answer else self._receive(exchange)
+        except BlockingIOError:
+            return
+        except OSError:
+            is_over = True
+        if is_over:
+            self._drop(exchange)
 
-    def __init__(
-        self, connection: Any, page: Callable[[str], Page | None], closed: Callable[[_Exchange], None]
-    ) -> None:
-        self._connection, self._page, self._closed = connection, page, closed
-        self._request = b""
-        self._timer = GLib.timeout_add_seconds(_SECONDS, self._late)
-        self._cancel = Gio.Cancellable()
-
-    def _late(self) -> bool:
-        self._timer = 0
-        self.drop()
+    def _receive(self, exchange: _Exchange) -> bool:
+        """Return whether there will be no answer."""
+        chunk = exchange.socket.recv(_REQUEST_LIMIT)
+        exchange.request += chunk
+        if b"\r\n\r\n" not in exchange.request:
+            return not chunk or len(exchange.request) > _REQUEST_LIMIT
+        exchange.answer = self._answer(exchange.request)
+        self._ready.modify(exchange.socket, selectors.EVENT_WRITE, exchange)
         return False
 
-    def drop(self) -> None:
-        """Cancel whatever waits, which ends the connection."""
-        self._cancel.cancel()
+    def _send(self, exchange: _Exchange) -> bool:
+        """Return whether all is sent."""
+        exchange.answer = exchange.answer[exchange.socket.send(exchange.answer) :]
+        return not exchange.answer
 
-    def read(self) -> None:
-        stream = self._connection.get_input_stream()
-        stream.read_bytes_async(_REQUEST_LIMIT, GLib.PRIORITY_DEFAULT, self._cancel, self._received)
-
-    def _received(self, stream: Any, result: Any) -> None:
-        try:
-            chunk = stream.read_bytes_finish(result).get_data()
-        except GLib.Error:
-            chunk = b""
-        self._request += chunk or b""
-        if b"\r\n\r\n" in self._request:
-            self._answer()
-        elif not chunk or len(self._request) > _REQUEST_LIMIT:
-            self._end()
-        else:
-            self.read()
-
-    def _answer(self) -> None:
-        method, _, rest = self._request.partition(b"\r\n")[0].decode("latin-1").partition(" ")
+    def _answer(self, request: bytes) -> bytes:
+        method, _, rest = request.partition(b"\r\n")[0].decode("latin-1").partition(" ")
         path = rest.partition(" ")[0].partition("?")[0]
         page = self._page(path)
         if method not in ("GET", "HEAD"):
@@ -136,24 +155,17 @@ class _Exchange:
             f"Content-Type: {page.content_type}; charset=utf-8\r\nContent-Length: {len(body)}\r\n"
             "Cache-Control: no-store\r\nConnection: close\r\n\r\n"
         ).encode()
-        self._write(GLib.Bytes.new(head + (b"" if method == "HEAD" else body)))
+        return head + (b"" if method == "HEAD" else body)
 
-    def _write(self, answer: Any) -> None:
-        stream = self._connection.get_output_stream()
-        stream.write_bytes_async(answer, GLib.PRIORITY_DEFAULT, self._cancel, self._written, answer)
 
-    def _written(self, stream: Any, result: Any, answer: Any) -> None:
-        try:
-            written = stream.write_bytes_finish(result)
-        except GLib.Error:
-            written = 0
-        if 0 < written < answer.get_size():
-            self._write(GLib.Bytes.new(answer.get_data()[written:]))
-        else:
-            self._end()
-
-    def _end(self) -> None:
-        if self._timer:
-            GLib.source_remove(self._timer)
-        self._connection.close_async(GLib.PRIORITY_DEFAULT, None, None)
-        self._closed(self)
+def _listen(host: str, port: int) -> list[socket.socket]:
+    """A number is not looked up. Raises OSError."""
+    listeners = list[socket.socket]()
+    with contextlib.ExitStack() as opened:
+        for family, *_, address in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
+            dual = family == socket.AF_INET6
+            listener = socket.create_server(address, family=family, dualstack_ipv6=dual)
+            opened.enter_context(listener).setblocking(False)
+            listeners.append(listener)
+        opened.pop_all()
+    return listeners

@@ -100,6 +100,7 @@ class Daemon:
         self._after_child: Callable[[], None] = self._finish  # once this daemon ends
         self._published: DaemonState | None = None
         self._pages: PageServer | None = None
+        self._pages_timer = 0
         self._succeeded = 0.0  # when, of the epoch
         service = TransientService(bus, paths.PASS_UNIT)
         self._passes = PassStarter(self._loop, self._files, service, self._warn)
@@ -438,11 +439,12 @@ class Daemon:
         if not listen or self._pages is not None:
             return
         try:
-            self._pages = PageServer(listen, self._loop.guarded(self._page, _ERROR_PAGE))
+            self._pages = PageServer(self._loop, listen, self._loop.guarded(self._page, _ERROR_PAGE))
             self._say("pages.served", f"/healthz, /readyz and /metrics are served on {listen}")
         except InstallerError as error:
             self._warn(error.message, f"retried every {_RETRY:.0f} s")
-            self._loop.after(_RETRY, self._serve_pages)
+            self._loop.cancel(self._pages_timer)
+            self._pages_timer = self._loop.after(_RETRY, self._serve_pages)
 
     def _page(self, path: str) -> Page | None:
         return render_page(path, self._policy.state, __version__, self._succeeded, self._snapshot.answered_in)

@@ -143,6 +143,14 @@ class EventLoop:
         guarded = self.guarded(call, None)
         GLib.idle_add(lambda: bool(guarded()), priority=GLib.PRIORITY_DEFAULT)
 
+    def while_readable(self, descriptor: int, call: Callable[[], None]) -> Callable[[], None]:
+        """Call as long as there is something to read. Return what ends that."""
+        guarded = self.guarded(call, None)
+        source = GLib.io_add_watch(
+            descriptor, GLib.PRIORITY_DEFAULT, GLib.IO_IN, lambda *_: guarded() is None
+        )
+        return lambda: GLib.source_remove(source)
+
     def on_signal(self, number: int, call: Callable[[], None]) -> None:
         guarded = self.guarded(call, None)
         GLib.unix_signal_add(GLib.PRIORITY_HIGH, number, lambda: not guarded())

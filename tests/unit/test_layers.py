@@ -50,7 +50,7 @@ NODE = (
 )
 DOORS = {
     "pydbus": {"installer/host/bus.py"},
-    "gi": {"installer/host/bus.py", "installer/daemon/httpd.py", "installer/daemon/watch.py"},
+    "gi": {"installer/host/bus.py", "installer/daemon/watch.py"},
     "psutil": {"installer/host/process.py"},
     "subprocess": {"installer/host/command.py", "installer/operator/credentials.py"},
     "grpc": {"installer/host/cri.py"},
