@@ -94,6 +94,7 @@ class SystemBus:
         self._unit_class: Any = None
         self._units: dict[str, Any] = {}
         self._context: Any = None
+        self._unsubscribe: list[Callable[[], None]] = []  # from the signals of this connection
         self._subscribed = False
         self._was_connected = False
         self._away = False  # it did not answer the last time: the next wait is shorter
@@ -208,6 +209,8 @@ class SystemBus:
         except (FileNotFoundError, NotADirectoryError):
             raise _no_bus(self._files) from None
         except GLib.Error as error:
+            if stream is not None:
+                _close(stream)
             if error.matches(Gio.io_error_quark(), Gio.IOErrorEnum.TOO_MANY_OPEN_FILES):
                 raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), SYSTEM_BUS) from error
             denied = error.matches(Gio.io_error_quark(), Gio.IOErrorEnum.PERMISSION_DENIED)
@@ -226,6 +229,12 @@ class SystemBus:
     def close(self) -> None:
         """Close the connection, if any. The next use opens another."""
         bus, self._bus = self._bus, None
+        while self._unsubscribe:
+            self._unsubscribe.pop()()
+        # GLib drops a callback, which refers to this object, from the context that it was made for.
+        while self._context is not None and self._context.iteration(False):
+            pass
+        self._listened = (None, ())
         self._manager, self._units, self._subscribed, self.reloading = None, {}, False, None
         if bus is not None:
             _hang_up(bus)
@@ -289,8 +298,11 @@ class SystemBus:
         self._context = self._context or GLib.MainContext.new()
         self._context.push_thread_default()
         try:
-            manager.JobRemoved.connect(self._on_job_removed)
-            manager.Reloading.connect(self._on_reloading)
+            for signal, called in (
+                (manager.JobRemoved, self._on_job_removed),
+                (manager.Reloading, self._on_reloading),
+            ):
+                self._unsubscribe.append(signal.connect(called).unsubscribe)
         finally:
             self._context.pop_thread_default()
         self._ask_for_signals()
@@ -312,9 +324,8 @@ class SystemBus:
         connection, wanted = self._bus.con, tuple(paths)
         if (connection, wanted) == self._listened:
             return
-        for path in wanted:
-            _on_signal(connection, *_CHANGED, path, changed)
-        _on_signal(connection, MANAGER, "Reloading", MANAGER_PATH, changed)
+        for signal in (*((*_CHANGED, path) for path in wanted), (MANAGER, "Reloading", MANAGER_PATH)):
+            self._unsubscribe.append(_on_signal(connection, *signal, changed))
         self._ask_for_signals()
         self._listened = (connection, wanted)
 
@@ -323,9 +334,9 @@ class SystemBus:
         the returned function is called. Raises SystemdError, UnservableHostError."""
         _ = self.manager
         connection = self._bus.con
-        number = _on_signal(connection, *_CHANGED, path, changed)
+        unsubscribe = _on_signal(connection, *_CHANGED, path, changed)
         self._ask_for_signals()
-        return lambda: connection.signal_unsubscribe(number)
+        return unsubscribe
 
     @property
     def is_listening(self) -> bool:
@@ -405,19 +416,36 @@ def _require_descriptors(number: int) -> None:
 
 
 def _hang_up(bus: Any) -> None:
+    """Close the connection."""
     from gi.repository import GLib
 
-    with contextlib.suppress(GLib.Error):  # the bus daemon has closed the connection
+    stream = bus.con.get_stream()
+    with contextlib.suppress(GLib.Error):
         try:
-            _require_descriptors(_TO_CALL)
-            bus.con.close_sync(None)
+            if not bus.con.is_closed():
+                _require_descriptors(_TO_CALL)
+                bus.con.close_sync(None)
         except OSError:
-            bus.con.get_stream().get_socket().shutdown(True, True)  # GLib closes it with the last reference
+            stream.get_socket().shutdown(True, True)
+            return  # GLib's thread may be about to read
+    _close(stream)
 
 
-def _on_signal(connection: Any, interface: str, member: str, path: str, changed: Callable[[], None]) -> Any:
-    """Have the default main loop call `changed` at a signal of systemd."""
-    return connection.signal_subscribe(SYSTEMD, interface, member, path, None, 0, lambda *_: changed())
+def _close(stream: Any) -> None:
+    """Of a connection that was lost, GLib itself closes the stream only with the last reference, and it keeps
+    one until the default main loop runs."""
+    from gi.repository import GLib
+
+    with contextlib.suppress(GLib.Error):
+        stream.close(None)
+
+
+def _on_signal(
+    connection: Any, interface: str, member: str, path: str, changed: Callable[[], None]
+) -> Callable[[], None]:
+    """Have the default main loop call `changed` at a signal of systemd. Return what ends that."""
+    number = connection.signal_subscribe(SYSTEMD, interface, member, path, None, 0, lambda *_: changed())
+    return lambda: connection.signal_unsubscribe(number)
 
 
 def require_bus(files: RootedFiles) -> None:

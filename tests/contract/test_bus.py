@@ -287,3 +287,60 @@ def test_a_systemd_that_is_still_away_behind_its_bus_costs_one_connection_for_ea
         back.set()
         systemd.reset_failed("kubelet.service")
         assert len(connected) == 4
+
+
+_LOSES = """
+import gc, os, sys, time
+from pathlib import Path
+from installer.errors import SystemdError, UnservableHostError
+from installer.host.bus import SystemBus
+from installer.host.files import RootedFiles
+
+def use(bus):
+    bus.subscribe()
+    bus.listen(["/unit"], lambda: None)
+    watched.append(bus.watch("/unit", lambda: None))
+
+def lose(bus):
+    use(bus)
+    try:
+        bus.ask("hang up", "KillUnit", "", "", 9)
+    except SystemdError:
+        while not bus.is_closed:
+            time.sleep(0.01)
+
+def begin_anew():
+    another = SystemBus(bus._files)
+    another.subscribe()
+    another.close()
+
+def is_refused():
+    try:
+        SystemBus(RootedFiles(Path(sys.argv[2]))).manager
+    except UnservableHostError:
+        pass
+
+bus, watched = SystemBus(RootedFiles(Path(sys.argv[1]))), []
+for act in (lambda: lose(bus), begin_anew, is_refused):
+    for turn in range(12):
+        act()
+        if turn in (1, 11):
+            use(bus)
+            gc.collect()
+            print(len(os.listdir("/proc/self/fd")))
+"""
+
+
+@rule("R15")
+def test_a_connection_that_was_lost_or_closed_leaves_no_descriptor_behind() -> None:
+    """No main loop runs, as in a pass, and what was watched over the connection is still held."""
+    with (
+        _bus(lambda call: None if b"KillUnit" in call else _named(call)) as systemd,
+        _bus(lambda call: None) as refusing,
+    ):
+        argv = [sys.executable, "-c", _LOSES, *(str(each._files.root) for each in (systemd, refusing))]
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    counts = [int(line) for line in done.stdout.split()]
+    assert len(counts) == 6
+    assert max(counts) <= counts[0] + 1, counts  # a context that GLib made late
