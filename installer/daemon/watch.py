@@ -207,9 +207,14 @@ def _is_still(path: str, device: int, number: int) -> bool:
 
 
 def _kernel_watches() -> int:
-    """Return how many this process has: a line each (proc(5), /proc/PID/fdinfo)."""
+    """Return how many this process has: a line each (proc(5), /proc/PID/fdinfo). -1 if that is unknown, for
+    lack of descriptors."""
     count = 0
-    for found in Path("/proc/self/fdinfo").iterdir():
+    try:
+        descriptors = list(Path("/proc/self/fdinfo").iterdir())
+    except OSError:
+        return -1
+    for found in descriptors:
         with contextlib.suppress(OSError):  # the descriptor of this iteration is closed by now
             count += found.read_bytes().count(b"\ninotify wd:")
     return count

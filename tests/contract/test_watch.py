@@ -316,6 +316,20 @@ def test_it_knows_where_the_kernel_has_no_watch_left(tmp_path: Path, limit: str,
     assert done.lines == (str(sees),)
 
 
+@rule("R15")
+def test_without_descriptors_nothing_is_known_of_the_watches(tmp_path: Path, scene: Scene) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    for specs in ([], [WatchSpec(tmp_path, "/")]):
+        scene.loop.watch(find_directories(specs), scene.changed)
+        assert scene.loop.sees
+        resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
+        try:
+            sees = scene.loop.sees
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        assert not sees
+
+
 def test_a_directory_that_has_gone_is_not_missed(tmp_path: Path) -> None:
     scene = Scene()
     for name in ("a", "b"):
