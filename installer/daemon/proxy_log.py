@@ -26,7 +26,8 @@ _AGAIN = 3600.0  # seconds after which the same text is written again
 _TEXT = 500  # bytes of a line
 _DEADLINE, _GRACE = 10.0, 1.0  # seconds
 _KEPT = 500  # texts that are remembered
-_WARNING = 4  # journald's priority; systemd itself logs the proxy's failures with it
+# journald's, with which systemd itself logs the proxy's failures (syslog(3)).
+_PRIORITIES = dict.fromkeys("0123", "error") | {"4": "warning"}
 # cri-resmgr below journald; its libraries; the Go runtime.
 _SEVERE = re.compile(r"(?:\?\?\? )?(?:([WEFP])(?:: |\d{4} )|(panic: |fatal error: ))")
 _NAMES = {"W": "warning", "E": "error", "F": "fatal", "P": "fatal"}
@@ -123,7 +124,5 @@ def _severe(entry: dict[str, Any]) -> tuple[str, str] | None:
         return None
     if match := _SEVERE.match(text):
         return _NAMES[match[1]] if match[1] else "fatal", text
-    priority = str(entry.get("PRIORITY", ""))
-    if priority.isdigit() and int(priority) <= _WARNING:
-        return "warning" if int(priority) == _WARNING else "error", text
-    return None
+    severity = _PRIORITIES.get(str(entry.get("PRIORITY")))  # any process of the unit's may say anything
+    return (severity, text) if severity else None

@@ -14,6 +14,7 @@ _SET = (
 )
 _LIMIT = 1 << 16  # bytes
 _INFINITY = (1 << 64) - 1
+_DIGITS = 20  # of such a number
 
 
 def find_drop_ins(files: Files, names: Iterable[str]) -> tuple[str, ...]:
@@ -49,5 +50,5 @@ def _values(text: str) -> Iterator[tuple[str, int | None]]:
     for line in text.splitlines():
         key, equals, value = line.partition("=")
         if equals and not line.startswith("#"):
-            number = int(value) if value.isdecimal() else None
+            number = int(value) if value.isdecimal() and len(value) <= _DIGITS else None
             yield key.strip(), _INFINITY if value == "infinity" else number

@@ -93,7 +93,9 @@ def _decode(kind: Any, value: Any) -> Any:
         return {name: _decode(arguments[1], item) for name, item in value.items()}
     if isinstance(kind, type) and issubclass(kind, Enum):
         return kind(value)
-    if kind is float and type(value) is int:
+    if kind is float and type(value) in (int, float):
+        if not abs(value) <= sys.float_info.max:
+            raise ValueError(f"{value} is not a finite number")
         return float(value)
     if type(value) is not kind:
         raise ValueError(f"{value!r} is not of type {kind}")

@@ -18,6 +18,7 @@ from installer.model.jsontext import mapping_at, parse_json, text_at
 # of any other shape. It treats an empty file as no cache. Only this module decides whether a cache is
 # readable.
 
+_CPU = re.compile(r"[0-9]{1,9}")
 _QUANTITY = re.compile(r"([0-9]{1,18})([mun]?)")
 _NANO = {"": 10**9, "m": 10**6, "u": 10**3, "n": 1}
 
@@ -134,7 +135,7 @@ def _classed(text: object) -> tuple[int, ...]:
     except ValueError:
         return ()
     lists = [cpus.split(",") for cpus in assigned.values() if isinstance(cpus, str)] if any(assigned) else []
-    return tuple(sorted({int(cpu) for cpus in lists for cpu in cpus if cpu.isdigit()}))
+    return tuple(sorted({int(cpu) for cpus in lists for cpu in cpus if _CPU.fullmatch(cpu)}))
 
 
 def _is_readable(found: object) -> bool:

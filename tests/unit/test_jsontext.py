@@ -14,6 +14,7 @@ from installer.model.fleet import PlannedWork, WorkResult
 from installer.model.jsontext import from_json, parse_json, to_json
 
 DEEP = "[" * 100_000
+NOT_FINITE = ("1" + "0" * 400, "-1" + "0" * 400, "1e400", "NaN", "Infinity", "true")
 
 
 @pytest.mark.parametrize("text", ["", "{", DEEP, '{"a":' * 100_000, "9" * 5000, b"\xff", b"\x00"])
@@ -44,6 +45,7 @@ def test_what_is_written_is_read_as_it_was(memory: Kept) -> None:
     [
         *("[]", "null", '{"failed": 1}', '{"begun": {}}', '{"begun": []}', '{"results": {}}'),
         *('{"results": [1]}', '{"watched": [{"generation": "a"}]}', '{"watched": [{}, "soon"]}'),
+        *(f'{{"watched": [{{"generation": "a"}}, {until}]}}' for until in NOT_FINITE),
     ],
 )
 def test_what_is_of_another_shape_is_an_error(text: str) -> None:

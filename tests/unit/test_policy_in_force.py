@@ -182,6 +182,7 @@ def test_a_policy_that_is_told_to_leave_cpus_alone(text: str, pins: bool) -> Non
         ('{"turbo":"10,2"}', (2, 10)),
         ('{"":"0,1"}', ()),
         ('{"turbo":7,"idle":"x"}', ()),
+        (f'{{"turbo":"1,²,{"9" * 5000}"}}', (1,)),
         ("{", ()),
         ("[]", ()),
     ],

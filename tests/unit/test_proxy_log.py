@@ -25,7 +25,7 @@ class Journal:
         self.said: list[Event] = []
         self.log = ProxyLog(self, Path("/host"), self.said.append, lambda: self.told)
 
-    def say(self, text: object, priority: int = 6, age: float = 0.0) -> None:
+    def say(self, text: object, priority: int | str = 6, age: float = 0.0) -> None:
         stamp = str(int((time.time() - age) * 1e6))
         cursor = f"c{len(self.entries)}"
         found = {"__CURSOR": cursor, "__REALTIME_TIMESTAMP": stamp, "PRIORITY": str(priority)}
@@ -90,12 +90,13 @@ def journal() -> Journal:
         ("D: [      dump      ] request {env: SECRET}", 6, ""),
         ("Warning: not one of its lines", 6, ""),
         ("Started cri-resource-manager.service.", 5, ""),
+        *(("no priority", priority, "") for priority in ("²", "9" * 5000, "-1", "")),
         (None, 6, ""),
         ([69, 58, 32, 255], 3, ""),
     ],
 )
 def test_warnings_and_errors_are_told_and_nothing_else(
-    journal: Journal, text: object, priority: int, severity: str
+    journal: Journal, text: object, priority: int | str, severity: str
 ) -> None:
     journal.say(text, priority)
     assert journal.look() == ([text] if severity else [])

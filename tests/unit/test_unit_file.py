@@ -5,10 +5,14 @@ Every expectation about words and values was seen on a real systemd.
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from installer.host.files import RootedFiles
+from installer.host.unit_files import set_properties
 from installer.inputs.systemd_syntax import (
     Assignment,
     ExecCommand,
@@ -282,3 +286,16 @@ def test_what_is_no_command(value: str) -> None:
 def test_a_backslash_at_the_end_swallows_nothing_that_follows() -> None:
     assert command("/x \\").raw_before_more == "/x \\\\"
     assert command("/x \\\\").raw_before_more == "/x \\\\"
+
+
+@pytest.mark.parametrize(
+    ("value", "number"),
+    [
+        *[("infinity", (1 << 64) - 1), ("18446744073709551615", (1 << 64) - 1), ("5s", None), ("", None)],
+        *[("9" * 5000, None), ("²", None)],  # edited by hand
+    ],
+)
+def test_what_set_property_has_set(tmp_path: Path, value: str, number: int | None) -> None:
+    first = '# This is a drop-in unit file extension, created via "systemctl set-property"'
+    (tmp_path / "50-CPUWeight.conf").write_text(f"{first}\n[Service]\nCPUWeight={value}\n")
+    assert set_properties(RootedFiles(tmp_path), "/50-CPUWeight.conf") == {"CPUWeight": number}
