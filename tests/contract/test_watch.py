@@ -321,13 +321,13 @@ def test_without_descriptors_nothing_is_known_of_the_watches(tmp_path: Path, sce
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     for specs in ([], [WatchSpec(tmp_path, "/")]):
         scene.loop.watch(find_directories(specs), scene.changed)
-        assert scene.loop.sees
         resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
         try:
             sees = scene.loop.sees
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
         assert not sees
+        assert scene.loop.sees
 
 
 def test_a_directory_that_has_gone_is_not_missed(tmp_path: Path) -> None:
