@@ -60,14 +60,15 @@ class PageServer:
         self._open = dict[_Exchange, None]()  # the oldest is first
         self._timer = 0
         host, _, port = listen.rpartition(":")
-        self._ready = selectors.EpollSelector()
         try:
-            self._listeners = _listen(host.strip("[]"), int(port))
+            with contextlib.ExitStack() as opened:
+                self._ready = opened.enter_context(selectors.EpollSelector())
+                self._listeners = _listen(host.strip("[]"), int(port), opened)
+                for listener in self._listeners:
+                    self._await_connections(listener)
+                opened.pop_all()
         except (OSError, ValueError, OverflowError) as error:
-            self._ready.close()
             raise InstallerError(f"cannot listen on {listen}: {error}") from error
-        for listener in self._listeners:
-            self._await_connections(listener)
         self._ignore = loop.while_readable(self._ready.fileno(), self._serve)
 
     def close(self) -> None:
@@ -97,11 +98,15 @@ class PageServer:
                 self._loop.after(_RETRY, partial(self._await_connections, listener))
             return
         connection.setblocking(False)
+        exchange = _Exchange(connection, time.monotonic() + _SECONDS)
+        try:
+            self._ready.register(connection, selectors.EVENT_READ, exchange)
+        except OSError:  # fs.epoll.max_user_watches
+            connection.close()
+            return
         if len(self._open) >= _CONNECTIONS:
             self._drop(next(iter(self._open)))
-        exchange = _Exchange(connection, time.monotonic() + _SECONDS)
         self._open[exchange] = None
-        self._ready.register(connection, selectors.EVENT_READ, exchange)
         self._timer = self._timer or self._loop.after(_SECONDS, self._drop_late)
 
     def _drop_late(self) -> None:
@@ -117,14 +122,16 @@ class PageServer:
         exchange.socket.close()
 
     def _go_on(self, exchange: _Exchange) -> None:
+        is_over = True  # also if its page raises: it would stay readable, and be asked for again at once
         try:
             is_over = self._send(exchange) if exchange.answer else self._receive(exchange)
         except BlockingIOError:
-            return
+            is_over = False
         except OSError:
-            is_over = True
-        if is_over:
-            self._drop(exchange)
+            pass
+        finally:
+            if is_over:
+                self._drop(exchange)
 
     def _receive(self, exchange: _Exchange) -> bool:
         """Return whether there will be no answer."""
@@ -158,14 +165,13 @@ class PageServer:
         return head + (b"" if method == "HEAD" else body)
 
 
-def _listen(host: str, port: int) -> list[socket.socket]:
+def _listen(host: str, port: int, opened: contextlib.ExitStack) -> list[socket.socket]:
     """A number is not looked up. Raises OSError."""
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     listeners = list[socket.socket]()
-    with contextlib.ExitStack() as opened:
-        for family, *_, address in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
-            dual = family == socket.AF_INET6
-            listener = socket.create_server(address, family=family, dualstack_ipv6=dual)
-            opened.enter_context(listener).setblocking(False)
-            listeners.append(listener)
-        opened.pop_all()
+    for family, address in dict.fromkeys((family, address) for family, *_, address in found):
+        dual = family == socket.AF_INET6
+        listener = socket.create_server(address, family=family, dualstack_ipv6=dual)
+        opened.enter_context(listener).setblocking(False)
+        listeners.append(listener)
     return listeners

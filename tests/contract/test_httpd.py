@@ -6,6 +6,7 @@ import contextlib
 import errno
 import os
 import resource
+import selectors
 import socket
 import threading
 import time
@@ -21,6 +22,7 @@ from gi.repository import GLib
 from installer.daemon.httpd import Page, PageServer
 from installer.daemon.watch import EventLoop
 from installer.errors import InstallerError
+from tests.lib.rules import rule
 
 LONG = "x" * 3_000_000
 
@@ -123,6 +125,60 @@ def test_an_ipv6_address_that_means_all_also_serves_ipv4() -> None:
         socket.create_connection(("127.0.0.1", other), 60)
 
 
+def test_a_name_may_stand_for_the_same_address_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As with several lines in /etc/hosts."""
+    other, found = free_port(), socket.getaddrinfo
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *args, **kwargs: found(*args, **kwargs) * 2)
+    server = PageServer(EventLoop(print), f"127.0.0.1:{other}", page)
+    socket.create_connection(("127.0.0.1", other), 60).close()
+    server.close()
+
+
+def test_a_page_that_raises_is_asked_for_once() -> None:
+    """Its client has sent all that it will: the end of that can be read again and again."""
+    failures, asked, other = list[Exception](), list[str](), free_port()
+
+    def unprintable(path: str) -> Page:
+        asked.append(path)
+        return Page(200, "text/plain", "\ud800")
+
+    loop = EventLoop(failures.append)
+    server = PageServer(loop, f"127.0.0.1:{other}", unprintable)
+    with socket.create_connection(("127.0.0.1", other), 60) as client:
+        client.sendall(b"GET /x HTTP/1.1\r\n\r\n")
+        client.shutdown(socket.SHUT_WR)
+        loop.after(0.5, loop.quit)
+        loop.run()
+        assert (asked, len(failures)) == (["/x"], 1)
+        assert client.recv(16) == b""
+    server.close()
+
+
+def test_a_connection_that_cannot_be_awaited_keeps_no_other_one_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel's limit is fs.epoll.max_user_watches."""
+    failures, other, register = list[Exception](), free_port(), selectors.EpollSelector.register
+    loop = EventLoop(failures.append)
+    server = PageServer(loop, f"127.0.0.1:{other}", page)
+    monkeypatch.setattr("installer.daemon.httpd._SECONDS", 0.2)
+
+    def refuse(*_: object) -> None:
+        monkeypatch.setattr(selectors.EpollSelector, "register", register)
+        raise OSError(errno.ENOSPC, "no watch left")
+
+    monkeypatch.setattr(selectors.EpollSelector, "register", refuse)
+    with (
+        socket.create_connection(("127.0.0.1", other), 60) as refused,
+        socket.create_connection(("127.0.0.1", other), 60) as slow,
+    ):
+        loop.after(1.0, loop.quit)
+        loop.run()
+        for client in (refused, slow):
+            client.settimeout(0)
+            assert client.recv(1) == b""
+    server.close()
+    assert failures == []
+
+
 def test_an_endless_request_is_hung_up_on(port: int) -> None:
     with socket.create_connection(("127.0.0.1", port), 60) as greedy:
         greedy.sendall(b"GET /" + b"x" * 20_000)
@@ -135,6 +191,19 @@ def test_where_it_cannot_listen_it_says_where() -> None:
         listen = f"127.0.0.1:{taken.getsockname()[1]}"
         with pytest.raises(InstallerError, match=listen):
             PageServer(EventLoop(print), listen, page)
+
+
+@rule("R15")
+def test_without_a_free_descriptor_it_cannot_listen() -> None:
+    """The daemon, which tries again later, expects no other error."""
+    listen, loop = f"127.0.0.1:{free_port()}", EventLoop(print)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
+    try:
+        with pytest.raises(InstallerError, match="Too many open files"):
+            PageServer(loop, listen, page)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def test_without_a_free_descriptor_it_waits_until_there_is_one() -> None:
