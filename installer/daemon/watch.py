@@ -89,7 +89,7 @@ class EventLoop:
         self._failed = failed
         self._monitors: dict[tuple[str, int, int], Any] = {}
         self._names: Watched = {}
-        self._sees = False  # counted since they are others
+        self._sees = False  # counted since the last `watch`
         self._timers: dict[int, _Timer] = {}  # those that are set
         self._idle: list[_Timer] = []
         self._timer_number = 0
@@ -165,7 +165,7 @@ class EventLoop:
         # Before a new monitor for the same path: GIO keeps one watch for each path.
         for key in self._monitors.keys() - found.keys():
             self._monitors.pop(key).cancel()
-        self._sees = self._sees and found.keys() == self._names.keys()
+        self._sees = False
         self._names = found
         new = found.keys() - self._monitors.keys()
         for key in new:
@@ -176,8 +176,9 @@ class EventLoop:
     @property
     def sees(self) -> bool:
         """Whether each watched directory that still is where it was has a watch of the kernel's. GIO does not
-        say when there is none left (`fs.inotify.max_user_watches`). A watch that was seen stays as long as
-        its directory: to count them costs half a millisecond."""
+        say when there is none left (`fs.inotify.max_user_watches`). They are counted once after each
+        `watch`, which costs half a millisecond: a directory that goes takes its watch along, and reports
+        that, and may be back at once with the same inode (a mount, or a file system that uses it again)."""
         if not self._sees:
             count = _kernel_watches()
             there = {key[1:] for key in self._names}
