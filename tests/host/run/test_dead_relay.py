@@ -36,7 +36,9 @@ def test_a_killed_proxy_is_systemds_to_restart(node: Node, tmp_path: Path) -> No
         node.host.systemctl("kill", "--signal=KILL", PROXY)
         within(SOON, lambda: node.host.show(PROXY, "NRestarts") == "1")
         running.settle()
-        assert not running.of("pass.started")
+        # On a machine that is busy it takes longer than kubelet waits: then there is a return.
+        is_slow = any("on its base endpoint" in message for message in running.messages("state"))
+        assert [start["verb"] for start in running.of("pass.started")] == ["install"] * is_slow
         assert not node.path(HOLD).exists()
 
 
