@@ -130,4 +130,6 @@ def _why_unsteady(before: UnitState, run: Run) -> StepFailedError | None:
         return error
     except InstallerError as error:  # the bus is lost
         return StepFailedError(error.message, error.hint, interfered=True)
+    except OSError as error:  # no descriptors are left to ask
+        return failed_on_disk(before.name, error)
     return None

@@ -63,15 +63,17 @@ def restart_proxy(settings: Settings, host: Host, emit: Emit) -> None:
     aside. Reports a restart that fails or takes too long instead of raising: the rescue comes next. Raises
     BusyHostError."""
     with host.lock():
+        failed = "the torn cache could not be set aside"
         try:
             if read_cache(host.files).torn:
                 emit(set_aside_cache(host.files))
+            failed = "systemd could not be asked"
             host.systemd.reset_failed(paths.PROXY_UNIT)
             result = host.systemd.restart(paths.PROXY_UNIT, _RESTART)
         except SystemdError as error:
             result = error.message
         except OSError as error:
-            result = f"the torn cache could not be set aside: {error}"
+            result = f"{failed}: {error}"
         if result == "done":
             emit(Event("proxy.restarted", f"restarted {paths.PROXY_UNIT}: its relay was silent"))
         else:

@@ -173,7 +173,12 @@ def test_a_version_whose_steps_all_succeed_is_verified(
 
 
 @rule("R8")
-def test_nor_where_the_bus_is_lost_when_what_differs_has_to_be_explained(node: Node, payload: Path) -> None:
+@pytest.mark.parametrize(
+    "lost", [SystemdError("the bus is lost", lost=True), OSError(errno.EMFILE, os.strerror(errno.EMFILE))]
+)
+def test_nor_where_the_bus_is_lost_when_what_differs_has_to_be_explained(
+    node: Node, payload: Path, lost: Exception
+) -> None:
     """The proxy is gone, and nobody can say whether somebody has stopped it."""
     release(payload, "two")
     right, asked = node.systemd.unit, 0
@@ -182,7 +187,7 @@ def test_nor_where_the_bus_is_lost_when_what_differs_has_to_be_explained(node: N
         nonlocal asked
         asked += name == paths.PROXY_UNIT
         if name == paths.PROXY_UNIT and asked == 3:  # the snapshot asks twice
-            raise SystemdError("the bus is lost", lost=True)
+            raise lost
         found = right(name)
         return replace(found, main_pid=0) if name == paths.PROXY_UNIT and asked < 3 else found
 

@@ -794,6 +794,19 @@ def test_a_proxy_restart_that_failed_is_not_called_one(node: Node, payload: Path
     assert "not done after 10 s" in said[1].message
 
 
+def test_a_proxy_that_cannot_be_restarted_for_lack_of_descriptors_has_no_cache_to_blame(node: Node) -> None:
+    def lack(name: str) -> None:
+        assert name == paths.PROXY_UNIT
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    node.fake.systemd.reset_failed = lack  # type: ignore[method-assign]
+    said: list[Event] = []
+    restart_proxy(SETTINGS, node.fake.host, said.append)
+    assert [event.kind for event in said] == ["proxy.restart.failed"]
+    assert "Too many open files" in said[0].message
+    assert "cache" not in said[0].message
+
+
 @rule("R12")
 @pytest.mark.parametrize("refused", [False, True])
 def test_r12_a_restart_of_a_proxy_that_no_torn_cache_lets_start_sets_that_aside(
