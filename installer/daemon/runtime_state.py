@@ -96,9 +96,11 @@ class RuntimeState:
         self._write(self._mode)
 
     def restore(self, mode: Mode) -> None:
-        """Write our claim again if a removal or a person has deleted it, or if our mode has changed."""
+        """Write our claim again if a removal or a person has deleted it, or if our mode has changed. And over
+        that of one that we replaced: it had not seen ours when it restored its own, and would act as well."""
         self._mode, found = mode, self._load(MODE_FILE)
-        if not found or (found.get("by") == self._identity and found.get("mode") != mode.value):
+        is_current = (found.get("by"), found.get("mode")) == (self._identity, mode.value)
+        if not (is_current or self.superseded()):
             self._write(mode)
 
     def _write(self, mode: Mode) -> None:

@@ -180,6 +180,20 @@ def test_a_removal_yields_to_a_newer_one(files: RootedFiles) -> None:
     assert (old.superseded(), new.superseded()) == (True, False)
 
 
+@rule("R10")
+def test_of_two_whose_claim_was_deleted_before_the_old_one_saw_it_one_acts(files: RootedFiles) -> None:
+    old, new = runtime_state(files, "old"), runtime_state(files, "new")
+    old.claim(Mode.INSTALL)
+    new.claim(Mode.REMOVE)
+    files.remove(MODE_FILE)
+    old.restore(Mode.INSTALL)
+    new.restore(Mode.REMOVE)
+    assert (old.superseded(), new.superseded()) == (True, False)
+    for each, mode in ((old, Mode.INSTALL), (new, Mode.REMOVE)):
+        each.restore(mode)
+        assert (old.superseded(), new.superseded()) == (True, False)
+
+
 def test_one_that_was_replaced_knows_when_nobody_acts_any_more(files: RootedFiles) -> None:
     """The removal's own pass takes the claim along for a moment."""
     wall = Wall()
