@@ -158,7 +158,7 @@ class RuntimeState:
         """Whether there has been no claim for a while. For a daemon that was replaced. One of another
         installation that is over is deleted: the daemon that begins anew would wait for its end again."""
         now, found = self._now(), self._load(MODE_FILE)
-        if self.foreign:
+        if self.foreign and found:
             if self._find_foreign(found):
                 return False
             if found.get("installation") == self.foreign:

@@ -181,6 +181,22 @@ def test_a_removal_yields_to_a_newer_one(files: RootedFiles) -> None:
 
 
 @rule("R10")
+def test_an_installation_whose_claim_was_deleted_has_time_to_restore_it(files: RootedFiles) -> None:
+    """Its pass is at work, and it lives."""
+    wall = Wall()
+    lives(files)
+    first, second = of("kube-system/first", files, wall), of("kube-system/second", files, wall)
+    first.claim(Mode.INSTALL)
+    assert not second.claim(Mode.INSTALL)
+    files.remove(MODE_FILE)
+    assert not second.is_vacant()
+    wall.now += 10
+    assert not second.is_vacant()
+    wall.now += 30
+    assert second.is_vacant()
+
+
+@rule("R10")
 def test_of_two_whose_claim_was_deleted_before_the_old_one_saw_it_one_acts(files: RootedFiles) -> None:
     old, new = runtime_state(files, "old"), runtime_state(files, "new")
     old.claim(Mode.INSTALL)
