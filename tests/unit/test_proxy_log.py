@@ -140,7 +140,7 @@ def test_a_flood_is_bounded_and_says_so(journal: Journal) -> None:
     assert len(journal.look(later=3600)) == 1
 
 
-def test_it_is_read_once_a_minute_and_never_twice_at_a_time(journal: Journal) -> None:
+def test_it_is_read_now_and_then_and_never_twice_at_a_time(journal: Journal) -> None:
     journal.look()
     journal.look(later=5.0)
     assert journal.started == 1
