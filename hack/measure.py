@@ -27,6 +27,7 @@ from installer.model import paths
 from installer.model.host import Health
 from installer.model.names import Mode
 from installer.node.reconcile import inspect
+from tests.lib.busy import busy
 from tests.lib.throwaway.host import NoHostError, ThrowawayHost
 from tests.lib.throwaway.kubelet import install_kubelet, wait_healthy
 from tests.lib.throwaway.payload import build_payload
@@ -358,7 +359,7 @@ def daemon(bench: Bench, scratch: Path) -> None:
             f"{statistics.median(repairs):.3f} s",
             f"worst {max(repairs):.3f} s",
         )
-        with load(30):
+        with busy(30):
             repairs = [repair(guard) for _run in range(bench.runs)]
         row(
             "  the same at a load of 30",
@@ -378,18 +379,6 @@ def daemon(bench: Bench, scratch: Path) -> None:
     finally:
         process.terminate()
         process.wait()
-
-
-@contextmanager
-def load(count: int) -> Iterator[None]:
-    """The machine has this many other processes that never rest."""
-    busy = [subprocess.Popen((sys.executable, "-c", "while True: pass")) for _each in range(count)]
-    try:
-        yield
-    finally:
-        for process in busy:
-            process.kill()
-            process.wait()
 
 
 def until(true: Callable[[], bool], seconds: float = 60.0) -> float:

@@ -133,7 +133,7 @@ class Assessor:
         self._alarm = self._loop.after(_DEADLINE, self._overdue)
 
     def _work(self) -> None:
-        began = time.thread_time()  # not by the clock: on a busy machine it would wait longest
+        began = time.thread_time()  # CPU time, which does not grow with the load of the machine
         assessed = attempted(self._assess)
         cost = time.thread_time() - began
         self._loop.soon(lambda: self._came(assessed, cost))

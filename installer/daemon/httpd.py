@@ -46,7 +46,7 @@ class _Exchange:
     socket: socket.socket
     until: float
     request: bytes = b""
-    answer: bytes = b""  # what is not sent of it yet
+    answer: bytes = b""  # the part that is still to be sent
 
 
 class PageServer:
@@ -93,7 +93,7 @@ class PageServer:
         try:
             connection, _address = listener.accept()
         except OSError as error:
-            if is_shortage(error):  # else it would be tried again and again
+            if is_shortage(error):  # the listener stays readable: the loop would try again at once, for ever
                 self._ready.unregister(listener)
                 self._loop.after(_RETRY, partial(self._await_connections, listener))
             return

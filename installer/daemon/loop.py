@@ -227,7 +227,7 @@ class Daemon:
             self._succeeded = time.time()
         self._snapshot = replace(self._snapshot, picture=picture)
         if not self._ending:
-            if not picture.at_work:  # a removal by hand deletes what is there
+            if not picture.at_work:  # a removal by hand may be deleting it
                 self._restore_claim()
             self._turn(full=True)
 

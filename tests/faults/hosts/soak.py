@@ -8,16 +8,15 @@ from __future__ import annotations
 
 import random
 import subprocess
-import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 from tests.faults import Report
 from tests.host.daemon import Daemon, within
 from tests.host.node import BINARY, FALLBACK, OURS, PROXY, PROXY_UNIT, Node
+from tests.lib.busy import busy
 from tests.lib.throwaway.host import HostError, ThrowawayHost
 from tests.lib.throwaway.kubelet import UNIT
 
@@ -187,20 +186,11 @@ _ACTS: dict[Act, float] = {
 # -- around them ----------------------------------------------------------------------
 
 
-@contextmanager
-def _load() -> Iterator[None]:
-    """The machine is busy for a while, and is not for a while."""
-    code = (
-        f"import time\nwhile True:\n  until = time.monotonic() + {_LOADED}\n"
-        f"  while time.monotonic() < until: pass\n  time.sleep({_UNLOADED})"
-    )
-    busy = [subprocess.Popen([sys.executable, "-c", code]) for _ in range(_BUSY)]
-    try:
-        yield
-    finally:
-        for process in busy:
-            process.kill()
-            process.wait()
+# The machine is busy for a while, and is not for a while.
+_LOAD = (
+    f"import time\nwhile True:\n  until = time.monotonic() + {_LOADED}\n"
+    f"  while time.monotonic() < until: pass\n  time.sleep({_UNLOADED})"
+)
 
 
 def run(report: Report, amount: int) -> None:
@@ -211,7 +201,7 @@ def run(report: Report, amount: int) -> None:
         daemon = Daemon(node, node.scratch / "ready", {"CRI_RESMGR_INSTALLER_POD_UID": "one"})
         soak = _Soak(node, daemon, random.randrange(1 << 32))
         try:
-            with _load():
+            with busy(_BUSY, _LOAD):
                 soak.play(amount)
             report(f"{amount} minutes: {soak.weigh()}", soak.count, soak.bad)
         finally:
