@@ -38,11 +38,13 @@ def _run_daemon(options: Options) -> NoReturn:
     from installer.daemon.loop import Daemon
     from installer.host.files import RootedFiles
     from installer.host.heap import share_heap
+    from installer.host.priority import raise_priority
     from installer.model.daemon import READY_FILE, Cluster
     from installer.report.events import build_reporter
 
     require_root()
     share_heap()
+    raise_priority()
     given = {
         name: os.environ[ENVIRONMENT_PREFIX + name.upper()]
         for name in ("ready_file", "pod_uid", "good_seconds", "node_address")

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from installer.errors import BusyHostError, InstallerError, KubeletKeptError, SystemdError
 from installer.host.bus import CALL_SECONDS, SERVICE, UNIT, SystemBus
+from installer.host.priority import NICE
 
 UNIT_EXISTS = "org.freedesktop.systemd1.UnitExists"
 UNKNOWN_END = 1  # if nothing tells how it has ended
@@ -50,6 +51,7 @@ class TransientService:
             "KillMode": ("s", "mixed"),
             "RuntimeMaxUSec": ("t", round(seconds * 1_000_000)),
             "OOMScoreAdjust": ("i", _OOM_SCORE),
+            "Nice": ("i", NICE),
             "MemoryMax": ("t", _MEMORY),
             "CollectMode": ("s", "inactive-or-failed"),
             "AddRef": ("b", True),

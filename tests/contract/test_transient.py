@@ -104,9 +104,9 @@ def test_a_program_that_cannot_be_run_is_an_end(played: Played) -> None:
 
 def test_it_has_a_root_a_journal_an_environment_a_bound_and_leaves_nothing_behind(played: Played) -> None:
     bound = f"$(systemctl show --property=MemoryMax --value {NAME})"
-    played.start(f'sleep 4711 & say "$WORD"; say $PWD; say "{bound}"; echo for people')
+    played.start(f'sleep 4711 & say "$WORD"; say $PWD; say "{bound}"; say $(nice); echo for people')
     assert played.until_its_end() == 0
-    assert played.scene.lines == ["a b", "/", str(1 << 30)]
+    assert played.scene.lines == ["a b", "/", str(1 << 30), "-10"]
     assert played.scene.until(lambda: "for people" in played.host.journal(NAME))
     assert "sleep 4711" not in played.host.run("ps", "ax").stdout
 
