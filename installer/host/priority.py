@@ -12,5 +12,5 @@ def raise_priority() -> None:
     """Let this process and its children work although the host is busy: what it repairs, the node needs.
     Between control groups nice counts nothing, there their weights do. It stays as it is where that is
     forbidden."""
-    with suppress(PermissionError):
+    with suppress(OSError):  # a seccomp filter may give any error
         os.setpriority(os.PRIO_PROCESS, 0, NICE)
