@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import os
 import sys
 from pathlib import Path
-from typing import NoReturn
+from typing import NoReturn, TextIO, cast
 
 from installer.cli.grammar import ENVIRONMENT_PREFIX
 from installer.cli.options import Options, require_root
@@ -41,6 +40,7 @@ def _run_daemon(options: Options) -> NoReturn:
     from installer.host.priority import raise_priority
     from installer.model.daemon import READY_FILE, Cluster
     from installer.report.events import build_reporter
+    from installer.report.queued import QueuedStream
 
     require_root()
     share_heap()
@@ -64,13 +64,15 @@ def _run_daemon(options: Options) -> NoReturn:
         node_address=given.get("node_address", ""),
         installation=context.installation if context else "",
     )
-    emit = build_reporter(options.output, sys.stdout, options.verbose)
+    log = QueuedStream(sys.stdout)
+    emit = build_reporter(options.output, cast(TextIO, log), options.verbose)
     cluster = ClusterClient(context, emit, RootedFiles(options.host_root)) if context else Cluster()
-    code = Daemon(command, emit, cluster).run()
+    try:
+        code = Daemon(command, emit, cluster).run()
+    finally:
+        log.finish()
     # Nothing is left to do. A thread may still take a picture, or hang in one, and GLib has threads of its
     # own: an interpreter that takes itself apart beneath them may crash.
-    with contextlib.suppress(OSError, ValueError):
-        sys.stdout.flush()
     os._exit(code)
 
 
