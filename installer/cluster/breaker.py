@@ -15,7 +15,7 @@ from typing import Any
 from installer.cluster.leases import breaker_name, build_lease, share_of
 from installer.model.fleet import BREAKER, REMOVAL, FleetRules
 from installer.model.instant import parse_past, plain_time
-from installer.model.jsontext import mapping_at, text_at
+from installer.model.jsontext import parse_json, text_at
 
 _LABELLED, _FIRST = "labelled", "first"
 """Which nodes are the canaries: those with the label, or the first ones that ask."""
@@ -58,7 +58,7 @@ def read_breaker(generation: str, lease: Mapping[str, Any], now: float) -> Break
     """Read it at the time `now` of the epoch. Raises ValueError for a Lease that is not understood: no node
     begins then."""
     try:
-        written = json.loads(mapping_at(lease, "metadata", "annotations")[BREAKER])
+        written = parse_json(text_at(lease, "metadata", "annotations", BREAKER))
         return Breaker(
             generation,
             parse_past(written["begun"], now),
@@ -72,7 +72,7 @@ def read_breaker(generation: str, lease: Mapping[str, Any], now: float) -> Break
             text_at(lease, "metadata", "resourceVersion"),
             int(written.get("labelled", 0)),
         )
-    except (LookupError, TypeError, AttributeError, ValueError, OverflowError, RecursionError) as error:
+    except (LookupError, TypeError, AttributeError, ValueError, OverflowError) as error:
         raise ValueError(f"Lease {breaker_name(generation)} cannot be parsed: {error}") from None
 
 

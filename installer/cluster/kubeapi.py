@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from installer import __version__
-from installer.model.jsontext import items_at, mapping_at
+from installer.model.jsontext import items_at, mapping_at, parse_object, text_at
 
 USER_AGENT = f"cri-resmgr-installer/{__version__}"
 HIDDEN = "(hidden)"
@@ -200,14 +200,10 @@ class KubeApi:
 
 
 def _build_answer(code: int, raw: bytes) -> Answer:
-    try:
-        parsed = json.loads(raw)
-    except (ValueError, RecursionError):
-        parsed = None
-    body: Mapping[str, Any] = parsed if isinstance(parsed, dict) else {}
+    body = parse_object(raw)
     if not 200 <= code < 300:
-        said = body.get("message") if body.get("kind") == "Status" else None
-        return Answer(code, body, f"{code}: {said}" if isinstance(said, str) and said else f"{code}")
+        said = text_at(body, "message") if body.get("kind") == "Status" else ""
+        return Answer(code, body, f"{code}: {said}" if said else f"{code}")
     if not body:
         return Answer(code, failure=f"{code}, but the body is not an object of the API")
     return Answer(code, body)

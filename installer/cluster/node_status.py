@@ -19,7 +19,7 @@ from installer.model.daemon import DaemonState, Phase
 from installer.model.event import truncate
 from installer.model.hold import PAUSE_ANNOTATION
 from installer.model.instant import plain_time
-from installer.model.jsontext import mapping_at
+from installer.model.jsontext import mapping_at, parse_object, text_at
 from installer.model.names import (
     LAST_FAILURE,
     NOT_READY_TAINT,
@@ -296,11 +296,8 @@ def _with_last_change(status: Mapping[str, str], metadata: Mapping[str, Any]) ->
     """Keep an earlier daemon's time of the last change if this one has changed nothing."""
     if status.get("changed", "not stated"):
         return status
-    try:
-        before = json.loads(mapping_at(metadata, "annotations").get(STATUS) or "{}")
-        return {**status, "changed": str(before.get("changed", ""))}
-    except (ValueError, TypeError, AttributeError, RecursionError):  # edited by hand
-        return status
+    before = parse_object(text_at(metadata, "annotations", STATUS))  # which may be edited by hand
+    return {**status, "changed": str(before.get("changed", ""))}
 
 
 def _to_annotation(values: Mapping[str, str]) -> str:

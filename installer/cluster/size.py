@@ -6,13 +6,12 @@ fleet, and the others read it there.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from installer.model.fleet import SIZE
-from installer.model.jsontext import mapping_at
+from installer.model.jsontext import from_json, mapping_at, text_at, to_json
 
 _MOST_NODES = 1 << 20  # more than any cluster has
 _OLD = (30.0, 300.0)  # seconds after which it is asked for again: a large fleet's queue is soon another
@@ -59,15 +58,14 @@ def _count(found: object) -> int:
 
 def build_size(size: FleetSize) -> dict[str, str]:
     """Build the annotation."""
-    return {SIZE: json.dumps(asdict(size), separators=(",", ":"))}
+    return {SIZE: to_json(size)}
 
 
 def read_size(lease: Mapping[str, Any]) -> FleetSize:
     """Read it from the Lease `fleet`. If no node has written it yet, or if it is not understood, the size is
     that of the smallest fleet, and never fresh."""
     try:
-        found = json.loads(str(mapping_at(lease, "metadata", "annotations").get(SIZE, "")))
-        nodes, waiting = _count(found["nodes"]), _count(found["waiting"])
-        return FleetSize(str(found["daemonset"]), nodes, waiting, float(found["at"]))
-    except (ValueError, LookupError, TypeError, OverflowError, RecursionError):
+        found = from_json(FleetSize, text_at(lease, "metadata", "annotations", SIZE))
+    except ValueError:
         return FleetSize("")
+    return replace(found, nodes=_count(found.nodes), waiting=_count(found.waiting))

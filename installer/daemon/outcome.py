@@ -5,7 +5,6 @@ The last one counts, so a pass that is killed has said what it did until then.
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -35,19 +34,18 @@ class PassReader:
     def line(self, text: str) -> None:
         """Take one line of its output: its result so far, an event, or something unforeseen."""
         try:
-            found = json.loads(text)
-            kind, message, data = found["kind"], found["message"], found["data"]
-            if kind == _KIND:
-                self._result = from_json(RunResult, data["outcome"])
-        except (ValueError, LookupError, TypeError):
+            event = from_json(Event, text)
+            if event.kind == _KIND:
+                self._result = from_json(RunResult, str(event.data.get("outcome")))
+        except ValueError:
             if text.strip():
                 self._emit(Event("child.output", text))
             return
-        if kind == _KIND:
+        if event.kind == _KIND:
             if not self._result.ended:
                 self._changed()
-        elif kind != "converged" or data.get("changed"):  # else the daemon's state says it, once
-            self._emit(Event(kind, message, data))
+        elif event.kind != "converged" or event.data.get("changed"):  # else the daemon's state says it, once
+            self._emit(event)
 
     def end(self, code: int, failure: str = "") -> RunResult:
         """Its process has ended with this exit code. `failure` is why we ended it, or could not start it."""

@@ -1,7 +1,7 @@
 """What a pass in a service of its own reports to `run`: a file below /run, a line of JSON for each event.
 
 It is a file, and neither a pipe nor a socket: whatever happens to its reader, the pass neither blocks nor
-ends, and a daemon that comes back reads all of it. The daemon writes the first line: what has begun, and why.
+ends, and a daemon that comes back reads all of it. The daemon writes the first line: what has begun.
 
 Best effort: if it cannot be written, the pass works all the same, and systemd knows how it ended.
 """
@@ -9,23 +9,23 @@ Best effort: if it cannot be written, the pass works all the same, and systemd k
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 from typing import TextIO
 
 from installer.errors import InstallerError
 from installer.host.ports import Files
 from installer.host.runtime_directory import make_runtime_directory
+from installer.model.jsontext import parse_object, text_at, to_json
 from installer.model.paths import PASS_LOG
 
 _CHUNK = 1 << 16
 
 
-def begin_pass_log(files: Files, action: str, why: str) -> PassLogReader:
+def begin_pass_log(files: Files, action: str) -> PassLogReader:
     """Begin a new log, which replaces an earlier one without disturbing its reader or writer."""
     with contextlib.suppress(InstallerError, OSError):
         make_runtime_directory(files)
-        files.write(PASS_LOG, json.dumps({"action": action, "why": why}).encode() + b"\n", 0o600)
+        files.write(PASS_LOG, to_json({"action": action}).encode() + b"\n", 0o600)
     return PassLogReader(files)
 
 
@@ -47,9 +47,7 @@ class PassLogReader:
         with contextlib.suppress(InstallerError, OSError), files.opened(PASS_LOG) as place:
             self._descriptor = os.open(place, os.O_RDONLY | os.O_CLOEXEC)
         self._lines = self._read()
-        self.action = ""
-        with contextlib.suppress(ValueError, LookupError, TypeError):
-            self.action = str(json.loads(self._lines.pop(0))["action"])
+        self.action = text_at(parse_object(self._lines.pop(0)), "action") if self._lines else ""
 
     @property
     def has_lines(self) -> bool:

@@ -130,7 +130,7 @@ class PassStarter:
     def _start_service(self, order: Order, job: Job) -> Bounded:
         if self._service.exit_code() is None:  # do not replace its log
             raise BusyHostError(_BUSY)
-        log, is_certain = begin_pass_log(self._files, order.action, order.why), True
+        log, is_certain = begin_pass_log(self._files, order.action), True
         try:
             # People read the journal, as text; the daemon reads the log, as JSON.
             entered = (self._nsenter, f"--mount=/proc/{os.getpid()}/ns/mnt", "--", *job.argv)

@@ -25,7 +25,7 @@ from installer.host.protobuf import Fields, decode, encode, integer, mapping, me
 from installer.model.containers import CgroupState, CpuResources, ReadyPod
 from installer.model.controls import THROTTLES, WEIGHTS
 from installer.model.host import RunningContainer, UnstartedContainer
-from installer.model.jsontext import items_at, mapping_at, parse_json
+from installer.model.jsontext import items_at, mapping_at, parse_object
 from installer.model.limits import ANSWER_SECONDS
 from installer.model.paths import normalise_endpoint
 
@@ -85,10 +85,7 @@ def encode_update(identifier: str, resources: CpuResources) -> bytes:
 
 
 def _info(status: Fields) -> Mapping[str, Any]:
-    try:
-        return mapping_at(parse_json(mapping(status, 2).get("info", "{}")))
-    except ValueError:
-        return {}
+    return parse_object(mapping(status, 2).get("info", ""))
 
 
 def _creation(info: Mapping[str, Any]) -> tuple[Mapping[str, int | str] | None, CpuResources | None]:

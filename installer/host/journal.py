@@ -8,7 +8,6 @@ itself: an error is returned as a line, or as no lines.
 from __future__ import annotations
 
 import contextlib
-import json
 import signal
 import socket
 import time
@@ -19,6 +18,7 @@ from installer.host.command import KEPT_BYTES, Finished, run
 from installer.host.files import RootedFiles
 from installer.host.ports import JournalEntries
 from installer.model.event import truncate
+from installer.model.jsontext import parse_object
 
 _SECONDS = 5.0
 _SYNC_SECONDS = 1.0  # kubelet may hang on the relay meanwhile
@@ -98,9 +98,5 @@ def _field(name: str, value: str) -> bytes:
 def _parse(lines: Iterable[str]) -> Iterable[dict[str, str]]:
     """Fields that are not text are left out: journalctl prints them as a list, or as null if very long."""
     for line in lines:
-        try:
-            fields = json.loads(line)
-        except ValueError:
-            continue  # a message of journalctl itself, about a damaged journal file
-        if isinstance(fields, dict):
+        if fields := parse_object(line):  # else a message of journalctl itself, about a damaged journal file
             yield {name: value for name, value in fields.items() if isinstance(value, str)}

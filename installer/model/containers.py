@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from installer.model.jsontext import mapping_at, parse_json, text_at
+from installer.model.jsontext import mapping_at, parse_object, text_at
 from installer.model.proxy import nano_of
 
 _HIGHEST = 1 << 16  # a higher CPU or memory node number means a damaged file
@@ -211,7 +211,4 @@ def _shares(pods: Mapping[str, object]) -> Iterator[tuple[tuple[str, str], int]]
 def _load(given: bytes | str | None) -> Mapping[str, Any]:
     """The JSON object in the content of a file, or in a text; empty if there is none."""
     text = given.decode("utf-8", "replace") if isinstance(given, bytes) else given
-    try:
-        return mapping_at(parse_json(text or "{}"))
-    except ValueError:
-        return {}
+    return parse_object(text or "")

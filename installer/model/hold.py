@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from installer.model import paths
-from installer.model.jsontext import parse_json
+from installer.model.jsontext import parse_object
 
 # A hold keeps kubelet on its base endpoint. The first line of the hold file says why, and its prefix says who
 # set it.
@@ -70,8 +70,4 @@ def why_paused(file: bytes | None, memory: bytes | None) -> str:
 
 def annotation_pauses(memory: bytes | None) -> bool:
     """Whether the API server last said that the node has the annotation, according to CLUSTER_MEMORY."""
-    try:
-        found = parse_json(memory or b"{}")
-    except ValueError:
-        return False
-    return isinstance(found, dict) and found.get("paused") is True
+    return parse_object(memory or b"").get("paused") is True

@@ -27,6 +27,14 @@ def parse_json(text: str | bytes) -> Any:
         raise ValueError("nested too deep") from None
 
 
+def parse_object(text: str | bytes) -> Mapping[str, Any]:
+    """Return the object that the text is, empty for any other text."""
+    try:
+        return mapping_at(parse_json(text))
+    except ValueError:
+        return {}
+
+
 def mapping_at(given: object, *path: str) -> Mapping[str, Any]:
     """Return the object at this path of parsed JSON, empty if there is none."""
     found: Any = given
@@ -74,7 +82,7 @@ def from_json(kind: type[_T], text: str | bytes) -> _T:
 
 def _decode(kind: Any, value: Any) -> Any:
     origin, arguments = get_origin(kind), get_args(kind)
-    if kind is Any:
+    if kind in (Any, object):
         return value
     if origin is UnionType:  # with None
         return None if value is None else _decode(arguments[0], value)

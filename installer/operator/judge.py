@@ -4,7 +4,6 @@ Keeps of each object only what it needs, and makes no request for a single node.
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -15,6 +14,7 @@ from installer.cluster.node_status import is_paused
 from installer.cluster.selection import selects
 from installer.model.daemon import Phase
 from installer.model.instant import parse_time, plain_time
+from installer.model.jsontext import parse_object
 from installer.model.names import COMPONENT_LABEL, INSTANCE_LABEL, LEFT, STATUS, Mode, mode_of, our_selector
 from installer.model.overview import NodeHealth, NodeView, Overview
 from installer.operator.api import CORE_EVENTS, NODES, PODS, ApiError, KubeApi
@@ -236,12 +236,8 @@ def is_selected(node: Object, installations: Iterable[Installed]) -> bool:
 def read_status(metadata: Object) -> Mapping[str, str]:
     """Read the node's own annotation, each value as one line. Ignores one that is longer than ours can be."""
     text = text_at(metadata, "annotations", STATUS)
-    try:
-        found = json.loads(text or "{}") if len(text) <= _STATUS_SIZE else {}
-    except (ValueError, RecursionError):
-        return {}
-    values = found.items() if isinstance(found, dict) else ()
-    return {str(key): cut_line(str(value), _VALUE_SIZE) for key, value in values}
+    found = parse_object(text) if len(text) <= _STATUS_SIZE else {}
+    return {key: cut_line(str(value), _VALUE_SIZE) for key, value in found.items()}
 
 
 def is_of_pod(status: Mapping[str, str], pod: PodView) -> bool:

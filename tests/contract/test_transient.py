@@ -32,7 +32,7 @@ class Played:
         self.service = TransientService(self.bus, NAME)
 
     def begin(self, script: str) -> PassLogReader:
-        log = begin_pass_log(self.files, "install", "a test")
+        log = begin_pass_log(self.files, "install")
         self.service.start(("/bin/sh", "-c", SAY + script), "a pass", {"WORD": "a b"}, 600)
         return log
 
@@ -95,7 +95,7 @@ def test_all_that_it_says_and_how_it_ends_is_told(played: Played, script: str, c
 
 
 def test_a_program_that_cannot_be_run_is_an_end(played: Played) -> None:
-    log = begin_pass_log(played.files, "install", "a test")
+    log = begin_pass_log(played.files, "install")
     played.service.start(("/bin/is-not-there",), "a pass", {}, 600)
     played.follow(log)
     assert played.until_its_end() == 203  # EXIT_EXEC: systemd.exec(5)
