@@ -2,26 +2,27 @@
 
 The collectors of many clusters keep what pods write and drop the journals of units that they do not know.
 Every two minutes the host's own journalctl reads the end of the unit's journal, beside the main loop. Nothing
-waits for it, and what it adds to the log has a bound: each text once an hour, and so many in each look.
+waits for it, and what it adds to the log has a bound: each text once an hour, and so many in each look. So a
+line that two looks read is not repeated. If the clock is set, the lines of one look may be missing.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
 import re
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from installer.model.daemon import Job, Loop, RunningChild
 from installer.model.event import Emit, Event, truncate
+from installer.model.jsontext import parse_object, text_at
 from installer.model.paths import PROXY_UNIT
 
 EVERY = 120.0  # seconds between two looks: each is a process, a fifth of the CPU of a daemon at rest
 MOST = 20  # events of one look
 _ENTRIES = 400  # of the journal, that one look reads
+_OVERLAP = 5.0  # seconds that two looks both read: journald writes a little late
 _AGAIN = 3600.0  # seconds after which the same text is written again
 _TEXT = 500  # bytes of a line
 _DEADLINE, _GRACE = 10.0, 1.0  # seconds
@@ -41,7 +42,7 @@ class ProxyLog:
         self._loop, self._root, self._emit, self._now = loop, root, emit, now
         self._child: RunningChild | None = None
         self._due = 0.0
-        self._last = ""  # the cursor of the last entry that was read
+        self._read_at = now() - EVERY  # what another pod may have reported already is not repeated
         self._lines: list[str] = []
         self._said: dict[str, float] = {}
 
@@ -51,9 +52,10 @@ class ProxyLog:
         if self._child is not None or now < self._due:
             return
         self._due = now + EVERY
-        words = ("journalctl", "--no-pager", "-q", "-u", PROXY_UNIT, "-n", str(_ENTRIES), "-o", "json")
+        since = f"--since=-{now - self._read_at + _OVERLAP:.0f}s"
+        words = ("journalctl", "--no-pager", "-q", "-u", PROXY_UNIT, "-r", "-n", str(_ENTRIES), since)
         job = Job(
-            ("chroot", str(self._root), *words, "--output-fields=MESSAGE,PRIORITY"),
+            ("chroot", str(self._root), *words, "-o", "json", "--output-fields=MESSAGE,PRIORITY"),
             self._lines.append,
             self._ended,
             _DEADLINE,
@@ -72,16 +74,9 @@ class ProxyLog:
         lines, self._lines = self._lines, []
         if code:
             return
-        entries = [entry for entry in map(_parse, lines) if entry]
-        cursors = [str(entry.get("__CURSOR", "")) for entry in entries]
-        begun = self._last in cursors
-        new = entries[cursors.index(self._last) + 1 :] if begun else entries
-        first, self._last = not self._last, cursors[-1] if cursors else self._last
-        if first:  # of a pod that begins: what another one may have reported already is not repeated
-            since = time.time() - EVERY
-            new = [entry for entry in new if _seconds(entry) >= since]
-        missed = bool(new) and not begun and not first and len(entries) >= _ENTRIES
-        self._report([severe for entry in new if (severe := _severe(entry))], missed=missed)
+        self._read_at = self._due - EVERY
+        found = [severe for line in reversed(lines) if (severe := _severe(line))]
+        self._report(found, missed=len(lines) >= _ENTRIES)
 
     def _report(self, found: list[tuple[str, str]], *, missed: bool) -> None:
         now = self._now()
@@ -104,25 +99,11 @@ class ProxyLog:
             self._emit(Event("proxy.log", message, {"unit": PROXY_UNIT, "severity": "warning", "times": 1}))
 
 
-def _parse(line: str) -> dict[str, Any]:
-    try:
-        entry = json.loads(line)
-    except ValueError:
-        return {}
-    return entry if isinstance(entry, dict) else {}
-
-
-def _seconds(entry: dict[str, Any]) -> float:
-    stamp = str(entry.get("__REALTIME_TIMESTAMP", ""))
-    return int(stamp) / 1e6 if stamp.isascii() and stamp.isdigit() else 0.0
-
-
-def _severe(entry: dict[str, Any]) -> tuple[str, str] | None:
+def _severe(line: str) -> tuple[str, str] | None:
     """The severity and the text of an entry that is worth it."""
-    text = entry.get("MESSAGE")
-    if not isinstance(text, str):  # it is not text, or very long
-        return None
+    entry = parse_object(line)
+    text = text_at(entry, "MESSAGE")  # none if it is not text, or very long
     if match := _SEVERE.match(text):
         return _NAMES[match[1]] if match[1] else "fatal", text
-    severity = _PRIORITIES.get(str(entry.get("PRIORITY")))  # any process of the unit's may say anything
-    return (severity, text) if severity else None
+    severity = _PRIORITIES.get(text_at(entry, "PRIORITY"))  # any process of the unit's may say anything
+    return (severity, text) if severity and text else None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,7 +17,7 @@ class Journal:
     """A main loop whose only process is journalctl, which prints what is here. The time is told."""
 
     def __init__(self) -> None:
-        self.entries: list[dict[str, object]] = []
+        self.entries: list[tuple[float, dict[str, object]]] = []
         self.told, self.code, self.started = 1000.0, 0, 0
         self.killed = False
         self.hangs = False
@@ -26,10 +25,7 @@ class Journal:
         self.log = ProxyLog(self, Path("/host"), self.said.append, lambda: self.told)
 
     def say(self, text: object, priority: int | str = 6, age: float = 0.0) -> None:
-        stamp = str(int((time.time() - age) * 1e6))
-        cursor = f"c{len(self.entries)}"
-        found = {"__CURSOR": cursor, "__REALTIME_TIMESTAMP": stamp, "PRIORITY": str(priority)}
-        self.entries.append({**found, "MESSAGE": text})
+        self.entries.append((self.told - age, {"PRIORITY": str(priority), "MESSAGE": text}))
 
     def look(self, later: float = EVERY) -> list[str]:
         self.said.clear()
@@ -48,9 +44,12 @@ class Journal:
         assert job.argv[:3] == ("chroot", "/host", "journalctl")
         if self.hangs:
             return self
-        count = int(job.argv[job.argv.index("-n") + 1])
-        for entry in self.entries[-count:]:
-            job.on_line(json.dumps(entry))
+        (since,) = (word for word in job.argv if word.startswith("--since="))
+        count, seconds = int(job.argv[job.argv.index("-n") + 1]), float(since[len("--since=-") : -1])
+        assert "-r" in job.argv
+        for at, entry in self.entries[: -count - 1 : -1]:
+            if self.code == 0 and at >= self.told - seconds:
+                job.on_line(json.dumps(entry))
         # As the real loop does: it ends when the caller has its child.
         self.end = job.on_end
         return self
@@ -104,7 +103,7 @@ def test_warnings_and_errors_are_told_and_nothing_else(
 
 
 def test_each_entry_is_read_once_and_the_same_text_is_told_once_an_hour(journal: Journal) -> None:
-    journal.say("E: old", age=3600)
+    journal.say("E: old", age=EVERY + 10)
     journal.say("E: connection 1 lost")
     assert journal.look() == ["E: connection 1 lost"]
     assert journal.look() == []
@@ -150,6 +149,16 @@ def test_it_is_read_now_and_then_and_never_twice_at_a_time(journal: Journal) -> 
     assert journal.started == 2
     journal.log.close()
     assert journal.killed
+
+
+def test_what_one_look_could_not_read_the_next_one_does(journal: Journal) -> None:
+    journal.look()
+    journal.code = 1
+    for word in ("first", "second"):
+        journal.say(f"E: {word}")
+        assert journal.look() == []
+    journal.code = 0
+    assert journal.look() == ["E: first", "E: second"]
 
 
 def test_a_node_without_journald_is_left_in_peace(journal: Journal) -> None:
