@@ -78,7 +78,8 @@ class Daemon:
         self._systemd: WatchedSystemd = systemd or BusSystemd(self._files, bus)
         identity = command.identity or f"process {os.getpid()} {time.time():.3f}"
         self._probe_files = ProbeFiles(command, self._warn)
-        self._runtime_state = RuntimeState(self._files, identity, since_boot, self._log, command.installation)
+        installation = command.installation
+        self._runtime_state = RuntimeState(self._files, identity, since_boot, self._warn, installation)
         self._said: dict[str, float] = {}
         self._engine = engine or Engine(command, build_host(command.host_root))
         configuration = self._read_settings()

@@ -11,7 +11,7 @@ daemon of another one does nothing, not even remove, until no daemon of the firs
 The stamps say when we restarted kubelet. A crash between two writes loses the newest stamp at worst. An
 unreadable file counts as none.
 
-Best effort: if nothing can be written, the daemon says so once and keeps running without.
+Best effort: if nothing can be written, the daemon says so and keeps running without.
 """
 
 from __future__ import annotations
@@ -26,8 +26,7 @@ from installer.errors import InstallerError
 from installer.host.ports import Files
 from installer.host.runtime_directory import make_runtime_directory
 from installer.model import paths
-from installer.model.event import Emit, Event
-from installer.model.jsontext import mapping_at, parse_json
+from installer.model.jsontext import mapping_at, parse_object
 from installer.model.names import Mode
 
 MODE_FILE = f"{paths.OUR_RUNTIME}/mode.json"
@@ -52,7 +51,7 @@ class RuntimeState:
         files: Files,
         identity: str,
         now: Callable[[], float],
-        emit: Emit,
+        warn: Callable[[str, str], None],
         installation: str = "",
     ) -> None:
         self._files = files
@@ -60,11 +59,10 @@ class RuntimeState:
         self._installation = installation
         self.foreign, self.foreign_lives, self._gone_since = "", False, now()
         self._now = now
-        self._emit = emit
+        self._warn = warn
         self._mode, self._refused = Mode.INSTALL, False
         self._replaced: tuple[str, ...] = ()
         self._vacant_since: float | None = None
-        self._unwritten: set[str] = set()
 
     def claim(self, mode: Mode) -> bool:
         """Claim the host from now on. Return False, and write nothing, if we were replaced before, or another
@@ -142,8 +140,7 @@ class RuntimeState:
             if everything and not linked and self._files.read(paths.RECORD) is None:
                 self._files.remove_tree(paths.OUR_RUNTIME)
         except (InstallerError, OSError) as error:
-            message = f"cannot delete {paths.OUR_RUNTIME}: {error}"
-            self._emit(Event("warning", message, {"hint": "it is gone after the next boot"}))
+            self._warn(f"cannot delete {paths.OUR_RUNTIME}: {error}", "it is gone after the next boot")
 
     def superseded(self) -> bool:
         """Whether another daemon has come since our claim, or had before. Those that we replaced have not,
@@ -188,30 +185,26 @@ class RuntimeState:
         self._save(STAMPS, {"restarts": [*self._stamps(), *[self._now()] * count][-_KEPT:]})
 
     def _load(self, path: str) -> Mapping[str, Any]:
-        try:
-            return mapping_at(parse_json(self._files.read(path) or b"{}"))
-        except (InstallerError, OSError, ValueError):
-            return {}
+        return _load(self._files, path)
 
     def _save(self, path: str, document: dict[str, Any]) -> None:
         try:
             make_runtime_directory(self._files)
             self._files.write(path, json.dumps(document).encode() + b"\n", 0o644)
         except (InstallerError, OSError) as error:
-            if path not in self._unwritten:
-                hint = "the daemon keeps running, but after a restart it will not know what it did before"
-                self._emit(Event("warning", f"cannot write {path}: {error}", {"hint": hint}))
-            self._unwritten.add(path)
-        else:
-            self._unwritten.discard(path)
+            hint = "the daemon keeps running, but after a restart it will not know what it did before"
+            self._warn(f"cannot write {path}: {error}", hint)
 
 
 def recorded_kubelet_unit(files: Files) -> str:
     """Return the unit that our drop-in belongs to, by the record; empty if it says nothing of that."""
-    with contextlib.suppress(InstallerError, OSError, ValueError):
-        owned = mapping_at(parse_json(files.read(paths.RECORD) or b"{}"), "owned")
-        return next(iter(paths.drop_in_units(owned)), "")
-    return ""
+    return next(iter(paths.drop_in_units(mapping_at(_load(files, paths.RECORD), "owned"))), "")
+
+
+def _load(files: Files, path: str) -> Mapping[str, Any]:
+    with contextlib.suppress(InstallerError, OSError):
+        return parse_object(files.read(path) or b"")
+    return {}
 
 
 def _strings(value: object) -> tuple[str, ...]:

@@ -35,7 +35,7 @@ from installer.errors import (
 from installer.host.files import RootedFiles
 from installer.inputs.settings import Settings
 from installer.model import paths
-from installer.model.event import Emit, Event, silent
+from installer.model.event import Event
 from installer.model.fleet import PlannedWork
 from installer.model.hold import PAUSE_FILE
 from installer.model.host import UnitDetail, UnitState
@@ -75,10 +75,12 @@ def files(tmp_path: Path) -> RootedFiles:
     return RootedFiles(root)
 
 
-def runtime_state(
-    files: RootedFiles, identity: str, wall: Wall | None = None, emit: Emit = silent
-) -> RuntimeState:
-    return RuntimeState(files, identity, wall or Wall(), emit)
+def quiet(_message: str, _hint: str) -> None:
+    """Nobody is warned."""
+
+
+def runtime_state(files: RootedFiles, identity: str, wall: Wall | None = None) -> RuntimeState:
+    return RuntimeState(files, identity, wall or Wall(), quiet)
 
 
 @rule("R10")
@@ -107,7 +109,7 @@ def test_a_removal_takes_the_host_back_from_an_installation(files: RootedFiles) 
 
 
 def of(installation: str, files: RootedFiles, wall: Wall) -> RuntimeState:
-    return RuntimeState(files, f"pod of {installation}", wall, silent, installation)
+    return RuntimeState(files, f"pod of {installation}", wall, quiet, installation)
 
 
 def lives(files: RootedFiles, started: str = "77") -> None:
@@ -167,7 +169,7 @@ def test_a_newer_pod_of_the_same_installation_is_no_other_one(files: RootedFiles
     lives(files)
     first = of("kube-system/first", files, wall)
     first.claim(Mode.INSTALL)
-    removal = RuntimeState(files, "its removal", wall, silent, "kube-system/first")
+    removal = RuntimeState(files, "its removal", wall, quiet, "kube-system/first")
     assert removal.claim(Mode.REMOVE)
     assert (removal.foreign, first.superseded(), first.foreign) == ("", True, "")
 
