@@ -99,7 +99,7 @@ class Assessor:
     ) -> None:
         self._loop, self._assess, self._found = loop, assess, loop.guarded(found, None)
         self._thread: threading.Thread | None = None
-        self._asked = self._is_void = False
+        self._asked = False
         self._timer = self._alarm = 0
         self._next_at = 0.0
         self._dropped = 0  # in a row
@@ -108,20 +108,17 @@ class Assessor:
     def is_busy(self) -> bool:
         return self._thread is not None or self._timer != 0
 
-    def ask(self) -> None:
-        """Something may have changed."""
+    def ask(self, *, anew: bool = False) -> None:
+        """Something may have changed. `anew`: what was seen until now does not count at all."""
         if self._thread is not None:
             self._asked = True
+            self._dropped *= not anew
         elif not self._timer:
             self._timer = self._loop.after(max(0.0, self._next_at - time.monotonic()), self._begin)
 
-    def forget(self) -> None:
-        """What is being seen will have changed."""
-        self._is_void = self._thread is not None
-
     def _begin(self) -> None:
         self._timer = 0
-        self._asked = self._is_void = False
+        self._asked = False
         thread = threading.Thread(target=self._work, name="assess", daemon=True)
         try:
             thread.start()
@@ -142,7 +139,7 @@ class Assessor:
         self._thread = None
         self._loop.cancel(self._alarm)
         # What has changed meanwhile may be seen half. Somebody who never rests is not waited for.
-        is_old = self._is_void or (self._asked and self._dropped < _MOST_DROPPED)
+        is_old = self._asked and self._dropped < _MOST_DROPPED
         self._dropped = self._dropped + 1 if is_old else 0
         self._next_at = time.monotonic() + (0.0 if is_old else min(cost, 0.5) * _SHARE)
         if self._asked:

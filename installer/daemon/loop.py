@@ -191,11 +191,11 @@ class Daemon:
         self._look_closer()
         self._turn(full=True)
 
-    def _look_closer(self) -> None:
+    def _look_closer(self, *, anew: bool = False) -> None:
         """Take a new picture, unless a pass is at work, which changes the host: the next one comes when it
-        has ended."""
+        has ended, and none that was begun before counts then."""
         if self._child is None and not self._policy.state.replaced:
-            self._assessor.ask()
+            self._assessor.ask(anew=anew)
 
     def _assess(self) -> Assessed:
         """In the assessor's thread."""
@@ -373,7 +373,6 @@ class Daemon:
         reader, job = self._prepare(decision, snapshot)
         left, unit = self._policy.restarts_left, self._policy.configuration.kubelet_unit
         order = Order(action, decision.why, left, decision.ask_first, decision.begins, unit)
-        self._assessor.forget()
         try:
             self._child = self._passes.start(order, job)
         except (BusyHostError, OSError) as error:
@@ -421,8 +420,7 @@ class Daemon:
         if (picture := self._snapshot.picture) is not None:
             self._snapshot = replace(self._snapshot, picture=replace(picture, spent=True))
         self._policy.ended(time.monotonic(), outcome, self._snapshot)
-        self._assessor.forget()  # also one that was begun meanwhile
-        self._look_closer()
+        self._look_closer(anew=True)
 
     # -- what others see ------------------------------------------------------------------
 
