@@ -48,7 +48,6 @@ _FIRST_PICTURE = 5.0  # seconds that a rescue waits for it: a mount may hang
 _OVERTAKEN = 10.0  # seconds; somebody who never rests is not waited for
 _GOOD_SECONDS = 5.0  # that a relay has to answer before kubelet returns to it, if that takes no restart
 _LONGER = 4.0  # times as long, after each return within an hour
-_VERIFICATION = 1.0  # seconds after a run that changed something: others may have done so meanwhile
 _FIRST_AGAIN = 5.0  # seconds until a host that is not as it should be is assessed again; then ever longer
 _BUSY_AGAIN = 2.0  # the same while another run is at work there
 _JITTER = 0.25
@@ -87,7 +86,6 @@ class Policy:
         self._judged: tuple[object, ...] = ()  # the last one that was reported, and when
         self._judged_at = -RESYNC
         self._closer_at = now  # when the host has to be assessed anew
-        self._verify_at = 0.0  # the same once more
         self._traits: tuple[object, ...] = ()  # of the host, whose change calls for a picture
         self._wants: PlannedWork | None = None
         self._owes_repair = False  # a rescue has stopped a repair, or found one that had to wait
@@ -159,7 +157,7 @@ class Policy:
         passes.counts["all_restarts"] += outcome.restarts
         passes.counts["rollbacks"] += outcome.rolled_back
         self._owes_repair |= child.is_stopping
-        self._closer_at, self._verify_at = now, now + _VERIFICATION if outcome.changed else 0.0
+        self._closer_at = now
         lost_bus = after.blind and outcome.code in _NEEDS_THE_BUS and not outcome.touched
         self.had_lock |= not (child.by_another or outcome.code == BUSY)
         if child.by_another:
@@ -262,9 +260,7 @@ class Policy:
             self.remove_again()
         self._judge(now, picture)
         wait = RESYNC
-        if self._verify_at > now:
-            wait, self._verify_at = self._verify_at - now, 0.0
-        elif picture.at_work:
+        if picture.at_work:
             wait = _BUSY_AGAIN
         elif self._unclean:
             wait = min(RESYNC, _FIRST_AGAIN * 2.0 ** (self._unclean - 1))
