@@ -47,9 +47,9 @@ class ProxyLog:
         self._said: dict[str, float] = {}
 
     def look(self) -> None:
-        """Begin to read, unless that was done a short while ago."""
+        """Begin to read, unless that was done a short while ago, or hangs."""
         now = self._now()
-        if self._child is not None or now < self._due:
+        if now < self._due or not (self._child is None or self._child.is_gone):
             return
         self._due = now + EVERY
         since = f"--since=-{now - self._read_at + _OVERLAP:.0f}s"
@@ -70,7 +70,6 @@ class ProxyLog:
 
     def _ended(self, code: int) -> None:
         """A node without journald, or without journalctl, works like any other."""
-        self._child = None
         lines, self._lines = self._lines, []
         if code:
             return

@@ -300,8 +300,12 @@ class Child(Bounded):
         )
         GLib.child_watch_add(GLib.PRIORITY_DEFAULT, self._process.pid, self._reaped)
 
+    @property
+    def is_gone(self) -> bool:
+        return self._process.returncode is not None
+
     def _send(self, number: int) -> None:
-        if self._process.returncode is None:
+        if not self.is_gone:
             with contextlib.suppress(ProcessLookupError):
                 (os.killpg if number == signal.SIGKILL else os.kill)(self._process.pid, number)
 

@@ -102,6 +102,11 @@ class Job:
 class RunningChild(Protocol):
     """A process beside the main loop."""
 
+    @property
+    def is_gone(self) -> bool:
+        """A process that hangs in a system call may be there still, although it counts as ended."""
+        ...
+
     def kill(self) -> None:
         """SIGKILL, at once."""
         ...

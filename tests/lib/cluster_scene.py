@@ -72,6 +72,8 @@ class FakeLoop:
 
 
 class FakeChild:
+    is_gone = True
+
     def __init__(self, job: Job) -> None:
         self.verb, self.request = job.argv[-2], parse_request(job.argv[-1])
         self.seconds = job.deadline + job.grace

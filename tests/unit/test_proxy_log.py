@@ -21,6 +21,7 @@ class Journal:
         self.told, self.code, self.started = 1000.0, 0, 0
         self.killed = False
         self.hangs = False
+        self.is_gone = True
         self.said: list[Event] = []
         self.log = ProxyLog(self, Path("/host"), self.said.append, lambda: self.told)
 
@@ -42,6 +43,7 @@ class Journal:
     def start(self, job: Job) -> Journal:
         self.started += 1
         assert job.argv[:3] == ("chroot", "/host", "journalctl")
+        self.is_gone = not self.hangs
         if self.hangs:
             return self
         (since,) = (word for word in job.argv if word.startswith("--since="))

@@ -20,6 +20,8 @@ LATENCY = 0.2  # seconds that a child takes to ask the API server
 class Child:
     """It cannot be killed before its answer, which is then not heard."""
 
+    is_gone = True
+
     def __init__(self) -> None:
         self.killed = False
 
