@@ -3,7 +3,8 @@
 The claim says which daemon acts on this host: the last that came. But a removal takes the host back from an
 installation: after a boot the pods of both start at once, in any order. A daemon that finds another's name in
 the claim has been replaced, and stays so when its container restarts, because the claim lists whom its writer
-replaced. The last pod of a removal deletes the claim, and then a replaced daemon begins anew.
+replaced. The last pod of a removal deletes the claim, and then a replaced daemon begins anew. So it does when
+no daemon that came later has lived for some minutes.
 
 Two installations may select the same node, which no manifest can know. The one that acts there goes on: a
 daemon of another one does nothing, not even remove, until no daemon of the first has lived for some minutes.
@@ -103,9 +104,9 @@ class RuntimeState:
 
     def _write(self, mode: Mode) -> None:
         claim: dict[str, Any] = {"mode": mode.value, "by": self._identity, "replaced": self._replaced}
+        claim |= {"pid": os.getpid(), "started": self._started(os.getpid())}
         if self._installation:
-            process = {"pid": os.getpid(), "started": self._started(os.getpid())}
-            claim |= {"installation": self._installation, **process}
+            claim["installation"] = self._installation
         self._save(MODE_FILE, claim)
 
     def _find_foreign(self, claim: Mapping[str, Any]) -> str:
@@ -113,11 +114,14 @@ class RuntimeState:
         other = str(claim.get("installation", ""))
         if "" in (other, self._installation) or other == self._installation:
             return ""
-        now, started = self._now(), self._started(claim.get("pid"))
-        self.foreign_lives = bool(started) and started == claim.get("started")
+        now, self.foreign_lives = self._now(), self._lives(claim)
         if self.foreign_lives:
             self._gone_since = now
         return other if now - self._gone_since < _GONE else ""
+
+    def _lives(self, claim: Mapping[str, Any]) -> bool:
+        started = self._started(claim.get("pid"))
+        return bool(started) and started == claim.get("started")
 
     def _started(self, pid: object) -> str:
         """Return when the process of the host started, in ticks since the boot; empty if it does not live
@@ -152,21 +156,26 @@ class RuntimeState:
         return self._refused or came or bool(self.foreign)
 
     def is_vacant(self) -> bool:
-        """Whether there has been no claim for a while. For a daemon that was replaced. One of another
-        installation that is over is deleted: the daemon that begins anew would wait for its end again."""
+        """Whether nobody has acted on the host for a while: there is no claim, or its daemon has ended. For a
+        daemon that was replaced. The claim of one that is over is deleted: the daemon that begins anew would
+        wait for its end again."""
         now, found = self._now(), self._load(MODE_FILE)
         if self.foreign and found:
             if self._find_foreign(found):
                 return False
-            if found.get("installation") == self.foreign:
-                with contextlib.suppress(InstallerError, OSError):
-                    self._files.remove(MODE_FILE)
-            return True
-        if found:
-            self._vacant_since = None
-            return False
-        self._vacant_since = now if self._vacant_since is None else self._vacant_since
-        return now - self._vacant_since >= _VACANT
+            is_left = found.get("installation") == self.foreign
+        else:
+            if found and (self._lives(found) or not found.get("started")):  # or that is unknown
+                self._vacant_since = None
+                return False
+            self._vacant_since = now if self._vacant_since is None else self._vacant_since
+            if now - self._vacant_since < (_GONE if found else _VACANT):
+                return False
+            is_left = bool(found)
+        if is_left:
+            with contextlib.suppress(InstallerError, OSError):
+                self._files.remove(MODE_FILE)
+        return True
 
     def ages(self) -> tuple[float, ...]:
         """Return how many seconds ago we restarted kubelet, the longest first. A stamp from the future counts

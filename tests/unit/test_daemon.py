@@ -231,6 +231,37 @@ def test_one_that_was_replaced_knows_when_nobody_acts_any_more(files: RootedFile
     assert runtime_state(files, "installing").claim(Mode.INSTALL)
 
 
+@pytest.mark.parametrize("mode", Mode)
+def test_one_that_was_replaced_begins_anew_when_the_newer_one_was_killed(
+    files: RootedFiles, mode: Mode
+) -> None:
+    """Or somebody has run it by hand for a while, beside the pod. A container that starts again is away for a
+    moment."""
+    wall = Wall()
+    lives(files)
+    old, new = of("kube-system/first", files, wall), runtime_state(files, "by hand", wall)
+    old.claim(Mode.INSTALL)
+    new.claim(mode)
+    for _ in range(3):
+        wall.now += 1000
+        assert not old.is_vacant()
+    lives(files, started="99")  # another process has its number
+    assert not old.is_vacant()
+    wall.now += 200
+    assert not old.is_vacant()
+    new.claim(mode)
+    assert not old.is_vacant()
+    lives(files, started="101")
+    assert not old.is_vacant()
+    wall.now += 200
+    assert not old.is_vacant()
+    wall.now += 200
+    assert old.is_vacant()
+    again = of("kube-system/first", files, wall)
+    assert again.claim(Mode.INSTALL)
+    assert not again.superseded()
+
+
 def test_a_removal_that_ends_unfinished_gives_the_host_back(files: RootedFiles) -> None:
     installing, removing = runtime_state(files, "installing"), runtime_state(files, "removing")
     installing.claim(Mode.INSTALL)
