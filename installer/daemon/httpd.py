@@ -8,6 +8,7 @@ cost 6 MB and a thread; GIO's sockets half a kilobyte for each connection, for e
 from __future__ import annotations
 
 import contextlib
+import errno
 import selectors
 import socket
 import time
@@ -65,7 +66,7 @@ class PageServer:
                 self._ready = opened.enter_context(selectors.EpollSelector())
                 self._listeners = _listen(host.strip("[]"), int(port), opened)
                 for listener in self._listeners:
-                    self._await_connections(listener)
+                    self._ready.register(listener, selectors.EVENT_READ)
                 opened.pop_all()
         except (OSError, ValueError, OverflowError) as error:
             raise InstallerError(f"cannot listen on {listen}: {error}") from error
@@ -87,7 +88,10 @@ class PageServer:
                 self._go_on(key.data)
 
     def _await_connections(self, listener: socket.socket) -> None:
-        self._ready.register(listener, selectors.EVENT_READ)
+        try:
+            self._ready.register(listener, selectors.EVENT_READ)
+        except OSError:  # fs.epoll.max_user_watches
+            self._loop.after(_RETRY, partial(self._await_connections, listener))
 
     def _accept(self, listener: Any) -> None:
         try:
@@ -166,12 +170,20 @@ class PageServer:
 
 
 def _listen(host: str, port: int, opened: contextlib.ExitStack) -> list[socket.socket]:
-    """A number is not looked up. Raises OSError."""
+    """A number is not looked up; a name may also have addresses that are not here. Raises OSError."""
     found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    listeners = list[socket.socket]()
+    listeners, missing = list[socket.socket](), list[OSError]()
     for family, address in dict.fromkeys((family, address) for family, *_, address in found):
         dual = family == socket.AF_INET6
-        listener = socket.create_server(address, family=family, dualstack_ipv6=dual)
+        try:
+            listener = socket.create_server(address, family=family, dualstack_ipv6=dual)
+        except OSError as error:
+            if error.errno not in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):
+                raise
+            missing.append(error)
+            continue
         opened.enter_context(listener).setblocking(False)
         listeners.append(listener)
+    if not listeners:
+        raise missing[0]
     return listeners

@@ -134,6 +134,19 @@ def test_a_name_may_stand_for_the_same_address_twice(monkeypatch: pytest.MonkeyP
     server.close()
 
 
+def test_of_a_name_the_addresses_that_are_here_are_served(monkeypatch: pytest.MonkeyPatch) -> None:
+    """/etc/hosts has `::1 localhost` also where IPv6 is switched off."""
+    other, here = free_port(), (socket.AF_INET, socket.SOCK_STREAM, 6, "")
+    elsewhere = (*here, ("192.0.2.1", other))
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: [elsewhere, (*here, ("127.0.0.1", other))])
+    server = PageServer(EventLoop(print), f"localhost:{other}", page)
+    socket.create_connection(("127.0.0.1", other), 60).close()
+    server.close()
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: [elsewhere])
+    with pytest.raises(InstallerError, match="Cannot assign requested address"):
+        PageServer(EventLoop(print), f"elsewhere:{other}", page)
+
+
 def test_a_page_that_raises_is_asked_for_once() -> None:
     """Its client has sent all that it will: the end of that can be read again and again."""
     failures, asked, other = list[Exception](), list[str](), free_port()
@@ -206,10 +219,16 @@ def test_without_a_free_descriptor_it_cannot_listen() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-def test_without_a_free_descriptor_it_waits_until_there_is_one() -> None:
-    """It neither tries again and again meanwhile, nor fills the log."""
-    context, port = GLib.MainContext.default(), free_port()
-    server = PageServer(EventLoop(print), f"127.0.0.1:{port}", page)
+def test_without_a_free_descriptor_it_waits_until_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It neither tries again and again meanwhile, nor fills the log. And then there may be no watch left."""
+    context, port, register = GLib.MainContext.default(), free_port(), selectors.EpollSelector.register
+    failures = list[Exception]()
+    server = PageServer(EventLoop(failures.append), f"127.0.0.1:{port}", page)
+
+    def refuse(*_: object) -> None:
+        monkeypatch.setattr(selectors.EpollSelector, "register", register)
+        raise OSError(errno.ENOSPC, "no watch left")
+
     with socket.socket() as client, contextlib.ExitStack() as taken:
         client.settimeout(0)
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -226,6 +245,7 @@ def test_without_a_free_descriptor_it_waits_until_there_is_one() -> None:
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
         taken.close()
+        monkeypatch.setattr(selectors.EpollSelector, "register", refuse)
         client.sendall(b"HEAD /well HTTP/1.1\r\n\r\n")
         client.settimeout(60)
         answered = threading.Thread(target=lambda: client.recv(1, socket.MSG_PEEK))
@@ -234,3 +254,4 @@ def test_without_a_free_descriptor_it_waits_until_there_is_one() -> None:
             context.iteration(False)
         assert client.recv(15) == b"HTTP/1.1 200 OK"
     server.close()
+    assert failures == []
