@@ -18,7 +18,7 @@ from functools import partial
 from typing import Any
 
 from installer.daemon.watch import EventLoop
-from installer.errors import InstallerError, is_shortage
+from installer.errors import InstallerError
 
 _REQUEST_LIMIT = 8192  # bytes
 _CONNECTIONS = 32
@@ -89,6 +89,7 @@ class PageServer:
 
     def _await_connections(self, listener: socket.socket) -> None:
         try:
+            listener.listen()  # `ss --kill` may have ended that
             self._ready.register(listener, selectors.EVENT_READ)
         except OSError:  # fs.epoll.max_user_watches
             self._loop.after(_RETRY, partial(self._await_connections, listener))
@@ -96,10 +97,11 @@ class PageServer:
     def _accept(self, listener: Any) -> None:
         try:
             connection, _address = listener.accept()
-        except OSError as error:
-            if is_shortage(error):  # the listener stays readable: the loop would try again at once, for ever
-                self._ready.unregister(listener)
-                self._loop.after(_RETRY, partial(self._await_connections, listener))
+        except (BlockingIOError, ConnectionError):  # its client has gone
+            return
+        except OSError:  # the listener stays readable: the loop would try again at once, for ever
+            self._ready.unregister(listener)
+            self._loop.after(_RETRY, partial(self._await_connections, listener))
             return
         connection.setblocking(False)
         exchange = _Exchange(connection, time.monotonic() + _SECONDS)

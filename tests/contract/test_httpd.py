@@ -15,6 +15,7 @@ import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 from gi.repository import GLib
@@ -217,6 +218,30 @@ def test_without_a_free_descriptor_it_cannot_listen() -> None:
             PageServer(loop, listen, page)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_a_listener_that_somebody_ends_listens_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With `ss --kill`, for the kernel the same as here. It is not looked at again and again meanwhile."""
+    context, port, create = GLib.MainContext.default(), free_port(), socket.create_server
+    ours = list[socket.socket]()
+
+    def listen(*args: Any, **kwargs: Any) -> socket.socket:
+        ours.append(create(*args, **kwargs))
+        return ours[-1]
+
+    monkeypatch.setattr(socket, "create_server", listen)
+    server = PageServer(EventLoop(print), f"127.0.0.1:{port}", page)
+    ours[0].shutdown(socket.SHUT_RDWR)
+    until, rounds = time.monotonic() + 0.5, 0
+    while time.monotonic() < until:
+        rounds += context.iteration(False)
+    assert rounds < 10
+    until = time.monotonic() + 60
+    with socket.socket() as client:
+        while client.connect_ex(("127.0.0.1", port)):
+            assert time.monotonic() < until
+            context.iteration(False)
+    server.close()
 
 
 def test_without_a_free_descriptor_it_waits_until_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
