@@ -269,7 +269,7 @@ class Daemon:
             self._set_timer(self._wake - now)
             return
         is_busy = self._assessor.is_busy
-        sees = not is_busy and self._loop.sees  # which looks at each directory: one may hang
+        sees = not is_busy and self._loop.sees  # until then not each directory is watched
         if not (sees or is_busy):
             self._warn(*NO_WATCH_LEFT)
         hears = self._systemd.is_listening and sees

@@ -165,27 +165,26 @@ class EventLoop:
         # Before a new monitor for the same path: GIO keeps one watch for each path.
         for key in self._monitors.keys() - found.keys():
             self._monitors.pop(key).cancel()
-        self._sees = False
         self._names = found
         new = found.keys() - self._monitors.keys()
         for key in new:
             with contextlib.suppress(GLib.Error):  # the kernel has no watch left: the next call tries again
                 self._monitors[key] = self._monitor(key, changed)
+        self._sees = self._is_watched()
         return bool(new)
 
     @property
     def sees(self) -> bool:
-        """Whether each watched directory that still is where it was has a watch of the kernel's. GIO does not
-        say when there is none left (`fs.inotify.max_user_watches`). They are counted once after each
-        `watch`, which costs half a millisecond: a directory that goes takes its watch along, and reports
-        that, and may be back at once with the same inode (a mount, or a file system that uses it again)."""
-        if not self._sees:
-            count = _kernel_watches()
-            there = {key[1:] for key in self._names}
-            self._sees = count >= len(there) or count >= len(
-                {key[1:] for key in self._names if _is_still(*key)}
-            )
+        """Whether each watched directory had a watch of the kernel's when it was last found. GIO does not say
+        when there is none left (`fs.inotify.max_user_watches`). They are counted once after each `watch`,
+        which costs half a millisecond: a directory that goes takes its watch along, and reports that, and may
+        be back at once with the same inode (a mount, or a file system that uses it again). None of them is
+        looked at: it may be on a mount that hangs."""
+        self._sees = self._sees or self._is_watched()
         return self._sees
+
+    def _is_watched(self) -> bool:
+        return _kernel_watches() >= len({key[1:] for key in self._names})
 
     def _monitor(self, key: tuple[str, int, int], changed: Callable[[], None]) -> Any:
         def on_event(_monitor: Any, file: Any, *_: object) -> None:
@@ -197,14 +196,6 @@ class EventLoop:
         monitor.set_rate_limit(_RATE_MILLISECONDS)
         monitor.connect("changed", self.guarded(on_event, None))
         return monitor
-
-
-def _is_still(path: str, device: int, number: int) -> bool:
-    try:
-        status = os.lstat(path)
-    except OSError:
-        return False
-    return (status.st_dev, status.st_ino) == (device, number)
 
 
 def _kernel_watches() -> int:

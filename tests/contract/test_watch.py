@@ -352,9 +352,11 @@ def test_a_watch_that_a_mount_has_taken_along_is_not_counted(tmp_path: Path) -> 
 def test_without_descriptors_nothing_is_known_of_the_watches(tmp_path: Path, scene: Scene) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     for specs in ([], [WatchSpec(tmp_path, "/")]):
-        scene.loop.watch(find_directories(specs), scene.changed)
+        found = find_directories(specs)
+        scene.loop.watch(found, scene.changed)
         resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
         try:
+            scene.loop.watch(found, scene.changed)
             sees = scene.loop.sees
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

@@ -141,6 +141,28 @@ def test_a_mount_that_hangs_does_not_delay_a_rescue(scene: Scene, tmp_path: Path
 
 
 @rule("R15")
+def test_nor_does_it_where_the_kernel_has_no_watch_left(
+    scene: Scene, tmp_path: Path, mocker: MockerFixture
+) -> None:
+    """Whether it has any is looked at again and again then."""
+    mocker.patch("installer.daemon.watch._kernel_watches", return_value=0)
+    scene.command = replace(scene.command, configs=tmp_path / "share/configs")
+    (tmp_path / "share/configs").mkdir(parents=True)
+    scene.settings(dead_seconds=1.0)
+
+    def body() -> None:
+        scene.reaches("converged")
+        try:
+            with hung_mount(tmp_path / "share"):
+                scene.relay = False
+                scene.until(lambda: "rescue" in scene.begun(), 30)
+        except OSError as error:
+            pytest.skip(f"this machine mounts nothing: {error}")
+
+    scene.play(body)
+
+
+@rule("R15")
 def test_a_pause_file_is_seen_though_each_assessment_fails(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
