@@ -24,18 +24,11 @@ _REQUEST_LIMIT = 8192  # bytes
 _CONNECTIONS = 32
 _SECONDS = 5.0
 _RETRY = 1.0  # seconds until a connection is accepted again, if that has failed
-_PHRASES = {  # RFC 9110
-    200: "OK",
-    404: "Not Found",
-    405: "Method Not Allowed",
-    500: "Internal Server Error",
-    503: "Service Unavailable",
-}
 
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    status: int  # 200, 500 or 503
+    status: str  # the code, and its phrase by RFC 9110
     content_type: str
     text: str
 
@@ -159,12 +152,12 @@ class PageServer:
         path = rest.partition(" ")[0].partition("?")[0]
         page = self._page(path)
         if method not in ("GET", "HEAD"):
-            page = Page(405, "text/plain", "only GET\n")
+            page = Page("405 Method Not Allowed", "text/plain", "only GET\n")
         elif page is None:
-            page = Page(404, "text/plain", "no such page\n")
+            page = Page("404 Not Found", "text/plain", "no such page\n")
         body = page.text.encode()
         head = (
-            f"HTTP/1.1 {page.status} {_PHRASES[page.status]}\r\n"
+            f"HTTP/1.1 {page.status}\r\n"
             f"Content-Type: {page.content_type}; charset=utf-8\r\nContent-Length: {len(body)}\r\n"
             "Cache-Control: no-store\r\nConnection: close\r\n\r\n"
         ).encode()

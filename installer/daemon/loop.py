@@ -56,7 +56,7 @@ from installer.model.result import RunResult
 _DEBOUNCE = 0.03  # seconds; one look for all that changes within them
 _RETRY = 10.0  # seconds until the port of the pages is tried again
 _FINISHED = (Action.REMOVE, Action.RESCUE, Action.HOLD)
-_ERROR_PAGE = Page(500, "text/plain", "internal error; see the log of the daemon\n")
+_ERROR_PAGE = Page("500 Internal Server Error", "text/plain", "internal error; see the log of the daemon\n")
 
 
 class Daemon:

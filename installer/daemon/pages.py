@@ -13,6 +13,7 @@ from installer.daemon.httpd import Page
 from installer.model.daemon import DaemonState, Phase
 from installer.model.jsontext import to_camel
 
+_OK = "200 OK"
 _PREFIX = "cri_resmgr_installer_"
 _METRICS = "text/plain; version=0.0.4"
 _COUNTERS = {
@@ -36,9 +37,9 @@ def render_page(
     is when the last pass converged, in seconds of the epoch, `answered_in` the seconds that the relay took
     for its last answer; both are 0 before the first one."""
     if path == "/metrics":
-        return Page(200, _METRICS, "".join(_metrics(state, version, succeeded, answered_in)))
+        return Page(_OK, _METRICS, "".join(_metrics(state, version, succeeded, answered_in)))
     if path in ("/healthz", "/readyz"):
-        status = 200 if path == "/healthz" or state.ready else 503
+        status = _OK if path == "/healthz" or state.ready else "503 Service Unavailable"
         told = to_camel(state)
         return Page(status, "application/json", json.dumps(told | told.pop("installed")) + "\n")
     return None

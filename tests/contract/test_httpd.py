@@ -26,11 +26,12 @@ from installer.errors import InstallerError
 from tests.lib.rules import rule
 
 LONG = "x" * 3_000_000
+WELL, ILL = "200 OK", "503 Service Unavailable"
 
 
 def page(path: str) -> Page | None:
-    pages = {"/well": Page(200, "text/plain", "well\n"), "/ill": Page(503, "application/json", "{}\n")}
-    return {**pages, "/long": Page(200, "text/plain", LONG)}.get(path)
+    pages = {"/well": Page(WELL, "text/plain", "well\n"), "/ill": Page(ILL, "application/json", "{}\n")}
+    return {**pages, "/long": Page(WELL, "text/plain", LONG)}.get(path)
 
 
 def free_port() -> int:
@@ -154,7 +155,7 @@ def test_a_page_that_raises_is_asked_for_once() -> None:
 
     def unprintable(path: str) -> Page:
         asked.append(path)
-        return Page(200, "text/plain", "\ud800")
+        return Page(WELL, "text/plain", "\ud800")
 
     loop = EventLoop(failures.append)
     server = PageServer(loop, f"127.0.0.1:{other}", unprintable)
