@@ -3,19 +3,17 @@ nothing on the host."""
 
 from __future__ import annotations
 
-import contextlib
+import random
 
 from installer.daemon.decision import Action, Decision
 from installer.daemon.policy import BUSY, Policy
 from installer.daemon.poller import PollSnapshot
-from installer.errors import InstallerError, RolledBackError
-from installer.host.ports import Files
+from installer.errors import RolledBackError
 from installer.model.daemon import Cluster
 from installer.model.fleet import NO_WORK, REMOVAL, PlannedWork, WorkResult
-from installer.model.jsontext import sha256_hex
 from installer.model.result import RunResult
 
-_LEAVE_SECONDS, _LEAVE_SPREAD = 60.0, 120.0  # for a permit; a pod has 600 s in all to end
+_LEAVE_SECONDS = (60.0, 180.0)  # for a permit, the shortest and the longest; a pod has 600 s in all to end
 LEAVE = PlannedWork(REMOVAL, removes=True)
 
 
@@ -41,12 +39,9 @@ def report_end(cluster: Cluster, policy: Policy, action: Action, outcome: RunRes
         cluster.report_result(result)
 
 
-def leave_seconds(files: Files) -> float:
+def leave_seconds() -> float:
     """Return how long a node whose pod ends waits for a permit to be removed: not all give up at once."""
-    with contextlib.suppress(InstallerError, OSError):
-        digest = sha256_hex((files.read("/etc/machine-id") or b"").strip())
-        return _LEAVE_SECONDS + _LEAVE_SPREAD * int(digest[:16], 16) / 2**64  # the same each time
-    return _LEAVE_SECONDS
+    return random.uniform(*_LEAVE_SECONDS)
 
 
 def may_remove(cluster: Cluster, policy: Policy, snapshot: PollSnapshot) -> bool:

@@ -488,7 +488,7 @@ class Daemon:
         if not certain:
             self._loop.quit()
             return
-        self._leave(why, time.monotonic() + leave_seconds(self._files))
+        self._leave(why, time.monotonic() + leave_seconds())
 
     def _leave(self, why: str, until: float) -> None:
         """Remove this node. The nodes of a fleet leave some at a time, as far as the time of their pods
