@@ -48,7 +48,7 @@ from installer.host.ports import WatchedSystemd
 from installer.host.real import build_host
 from installer.host.systemd import BusSystemd
 from installer.model import paths
-from installer.model.daemon import Cluster, DaemonState, Job, Phase
+from installer.model.daemon import Cluster, Job, Phase
 from installer.model.event import Emit, Event
 from installer.model.names import Mode
 from installer.model.result import RunResult
@@ -92,14 +92,13 @@ class Daemon:
         self._assessor = Assessor(self._loop, self._assess, self._assessed)
         self._places: tuple[str, ...] = ()  # that the last picture rests on
         self._has_new_watch = False  # since the last picture
-        self._mode: Mode | None = None  # not that of the settings
         self._snapshot = PollSnapshot()
         self._child: Bounded | None = None
         self._timer = self._debounce = 0
         self._wake = self._due = 0.0
         self._ending = self._removing = self._is_asked = False
         self._after_child: Callable[[], None] = self._finish  # once this daemon ends
-        self._published: DaemonState | None = None
+        self._said_state: object = None  # the last one that was said
         self._pages: PageServer | None = None
         self._pages_timer = 0
         self._succeeded = 0.0  # when, of the epoch
@@ -129,7 +128,7 @@ class Daemon:
                 self._guarded(partial(self._publish, Decision(Action.NOTHING)))
             self._show()
             self._guarded(self._end_reports)
-            phase = self._published.phase if self._published is not None else Phase.STARTING
+            phase = self._policy.state.phase
             self._runtime_state.forget(everything=phase in (Phase.REMOVED, Phase.REFUSED))
             self._proxy_log.close()
             if self._pages is not None:
@@ -198,8 +197,8 @@ class Daemon:
             self._assessor.ask(anew=anew)
 
     def _assess(self) -> Assessed:
-        """In the assessor's thread."""
-        assessed = attempted(lambda: self._engine.assess(self._mode))  # what fails is watched all the same
+        """In the assessor's thread. What fails is watched all the same."""
+        assessed = attempted(lambda: self._engine.assess(Mode.REMOVE if self._removing else None))
         self._places = self._places if assessed.places is None else assessed.places
         return replace(assessed, watched=find_directories(self._poller.watch_specs(self._places)))
 
@@ -426,10 +425,10 @@ class Daemon:
 
     def _publish(self, decision: Decision) -> None:
         """Write the files of the probes first: a statement has to be true when it is made (R13)."""
-        state, before = self._policy.state, self._published
-        self._published = state
+        state = self._policy.state
         self._show(alive=True)
-        if before is None or (state.summary, state.ready) != (before.summary, before.ready):
+        before, self._said_state = self._said_state, (state.summary, state.ready)
+        if before != self._said_state:
             self._say("state", state.summary, phase=state.phase.value, ready=state.ready, hold=state.hold)
         report_state(self._cluster, self._policy, decision, self._snapshot)
 
@@ -449,7 +448,7 @@ class Daemon:
         return render_page(path, self._policy.state, __version__, self._succeeded, self._snapshot.answered_in)
 
     def _show(self, *, alive: bool = False) -> None:
-        self._probe_files.show(self._published, alive=alive)
+        self._probe_files.show(self._policy.state, alive=alive)
 
     # -- the end ----------------------------------------------------------------------------
 
@@ -504,7 +503,6 @@ class Daemon:
             self._begin(decision, snapshot)
         elif now >= until or may_remove(self._cluster, self._policy, snapshot):
             self._removing, self._after_child = True, partial(self._removed, again)
-            self._mode = Mode.REMOVE
             self._policy.configuration = replace(self._policy.configuration, mode=Mode.REMOVE)
             self._begin(Decision(Action.REMOVE, why, wants=LEAVE), snapshot)
         else:

@@ -15,14 +15,14 @@ class ProbeFiles:
         self._command, self._warn = command, warn
         self._written = ""
 
-    def show(self, state: DaemonState | None, *, alive: bool) -> None:
+    def show(self, state: DaemonState, *, alive: bool) -> None:
         """`alive`: the daemon looks, and on time; otherwise none of the files exists. The first one contains
         the state for people, because a probe that fails repeats it."""
-        command, summary = self._command, state.summary if state else ""
+        command, summary = self._command, state.summary
         wanted = {
             command.alive_file: alive,
-            command.ready_file: alive and state is not None and state.ready,
-            command.excused_file: alive and state is not None and state.is_excused,
+            command.ready_file: alive and state.ready,
+            command.excused_file: alive and state.is_excused,
         }
         for file, exists in wanted.items():
             try:
