@@ -208,7 +208,6 @@ class Policy:
             has_changed=self._has_changed,
             wake=min(due, now + self._heartbeat(now)),
             due=due,
-            grace=STOP_GRACE if decision.action is Action.STOP and not self._replaced else 0.0,
         )
 
     def remove_again(self) -> None:
@@ -217,10 +216,8 @@ class Policy:
 
     def _track(self, now: float, snapshot: PollSnapshot) -> None:
         self._relay.see(now, snapshot, self.configuration.dead_seconds)
-        if snapshot.kubelet.active_state not in ("activating", "deactivating"):
-            self._starting_since = None
-        elif self._starting_since is None:
-            self._starting_since = now
+        starts = snapshot.kubelet.active_state in ("activating", "deactivating")
+        self._starting_since = _since(self._starting_since, now, holds=starts)
         if not self.working:
             leaves = self._was_on_relay and not snapshot.hold
             self._has_left = not snapshot.on_relay and (self._has_left or leaves)
@@ -243,10 +240,8 @@ class Policy:
     def _see(self, now: float, picture: Picture) -> None:
         """A new picture. The next one comes with the next event, or in a while."""
         before, self._picture = self._picture, picture
-        if not (picture.overtaken or self._has_changed):
-            self._overtaken_since = None
-        elif self._overtaken_since is None:
-            self._overtaken_since = now
+        overtaken = picture.overtaken or self._has_changed
+        self._overtaken_since = _since(self._overtaken_since, now, holds=overtaken)
         if picture.spent:
             return
         removes = self.configuration.mode is Mode.REMOVE and not self._passes.removed
@@ -298,7 +293,7 @@ class Policy:
         bound = max(child.begun_at, since) + REPAIR_BOUND if child.host_changed else 0.0
         why = f"kubelet hangs on a relay that has been silent for {self._relay.silence(now):.0f} s"
         self._child = replace(child, is_stopping=now >= bound)
-        return Decision(Action.STOP, why) if now >= bound else _NOTHING
+        return Decision(Action.STOP, why, grace=STOP_GRACE) if now >= bound else _NOTHING
 
     def _choose(self, now: float, snapshot: PollSnapshot) -> Decision:
         if self._replaced:
@@ -483,10 +478,7 @@ class Policy:
         """Set the state that the daemon reports."""
         configuration, passes, picture = self.configuration, self._passes, snapshot.picture
         sick = snapshot.complaint(self._relay.silence(now))
-        if not snapshot.blind:
-            self._blind_since = None
-        elif self._blind_since is None:
-            self._blind_since = now
+        self._blind_since = _since(self._blind_since, now, holds=bool(snapshot.blind))
         is_short = self._blind_since is not None and now < self._blind_since + _BLIND_PATIENCE
         blind = "" if is_short and picture is not None else snapshot.blind
         waits = self._wants is not None and self._waits(snapshot)
@@ -553,3 +545,8 @@ class Policy:
 
     def _spread(self, seconds: float) -> float:
         return seconds * (1 + _JITTER * (2 * self._random() - 1))
+
+
+def _since(before: float | None, now: float, *, holds: bool) -> float | None:
+    """Since when something holds: still since `before`, or since now; None while it does not."""
+    return (now if before is None else before) if holds else None
