@@ -82,8 +82,8 @@ class Policy:
         self._overtaken_since: float | None = None  # units or the relay change while each one is taken
         self._installed = Installed()
         self._unclean = 0  # pictures in a row that showed the same problem
-        self._verdict: RunResult | None = None  # on the wanted generation, without a run; not reported yet
-        self._judged: tuple[object, ...] = ()  # the last one that was reported, and when
+        self._unjudged: Picture | None = None  # it may tell of the wanted generation; not reported yet
+        self._judged: tuple[object, ...] = ()  # what was last reported of one, and when
         self._judged_at = -RESYNC
         self._closer_at = now  # when the host has to be assessed anew
         self._traits: tuple[object, ...] = ()  # of the host, whose change calls for a picture
@@ -253,7 +253,7 @@ class Policy:
         self._passes.counts["failures"] += bool(picture.code) and is_new
         if self._passes.removed and (picture.due or self.configuration.mode is Mode.INSTALL):
             self.remove_again()
-        self._judge(now, picture)
+        self._unjudged = picture
         wait = RESYNC
         if picture.at_work:
             wait = _BUSY_AGAIN
@@ -261,25 +261,17 @@ class Policy:
             wait = min(RESYNC, _FIRST_AGAIN * 2.0 ** (self._unclean - 1))
         self._closer_at = now + (self._spread(wait) if wait > _BUSY_AGAIN else wait)
 
-    def _judge(self, now: float, picture: Picture) -> None:
-        """Whether the wanted generation works here, as seen now and then, or failed here by the record."""
-        verdict, self._verdict = (picture.code, picture.wanted), None
-        if self.working or not picture.wanted or not (picture.is_clean or picture.remembered):
-            return
-        if verdict != self._judged or now - self._judged_at >= RESYNC / 2:
-            self._verdict = RunResult(
-                picture.code,
-                remembered=picture.remembered,
-                reason=picture.reason,
-                fleet_generation=picture.wanted,
-            )
-
     def take_verdict(self) -> RunResult | None:
-        """Return what is to be reported of the wanted generation, once."""
-        verdict, self._verdict = self._verdict, None
-        if verdict is not None:
-            self._judged, self._judged_at = (verdict.code, verdict.fleet_generation), self._now
-        return verdict
+        """Return, once for each picture, what is to be reported of the wanted generation without a run: that
+        it works here, now and then, or that it has failed here by the record."""
+        picture, self._unjudged = self._unjudged, None
+        if picture is None or not (picture.wanted and (picture.is_clean or picture.remembered)):
+            return None
+        code, wanted = picture.code, picture.wanted
+        if (code, wanted) == self._judged and self._now - self._judged_at < RESYNC / 2:
+            return None
+        self._judged, self._judged_at = (code, wanted), self._now
+        return RunResult(code, remembered=picture.remembered, reason=picture.reason, fleet_generation=wanted)
 
     def _interrupt(self, now: float, snapshot: PollSnapshot) -> Decision:
         """Whether to stop the child that runs."""
