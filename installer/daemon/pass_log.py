@@ -40,7 +40,8 @@ def open_pass_log(files: Files) -> TextIO:
 
 class PassLogReader:
     """Reads it from the beginning, while it grows. A removal deletes the file with its directory; what is
-    written from then on is still read. `action` is empty if there is no file."""
+    written from then on is still read. `action` is empty if there is no file. `has_lines`: the pass has
+    written a line that was read."""
 
     def __init__(self, files: Files) -> None:
         self._files, self._descriptor, self._rest = files, -1, b""
@@ -48,16 +49,13 @@ class PassLogReader:
             self._descriptor = os.open(place, os.O_RDONLY | os.O_CLOEXEC)
         self._lines = self._read()
         self.action = text_at(parse_object(self._lines.pop(0)), "action") if self._lines else ""
-
-    @property
-    def has_lines(self) -> bool:
-        """Whether the pass has written a line."""
-        return bool(self._lines)
+        self.has_lines = bool(self._lines)
 
     def lines(self) -> list[str]:
         """Return the complete lines that were added since the last call."""
-        before, self._lines = self._lines, []
-        return before + self._read()
+        found, self._lines = self._lines + self._read(), []
+        self.has_lines = self.has_lines or bool(found)
+        return found
 
     def forget(self) -> None:
         """Its pass has been accounted for: delete the file, unless it is another pass's by now. This ends the

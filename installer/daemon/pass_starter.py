@@ -142,20 +142,14 @@ class PassStarter:
             if is_certain:  # else systemd may start it once it has the time
                 log.forget()
                 raise
-        has_output = False
-
-        def on_line(line: str) -> None:
-            nonlocal has_output
-            has_output = True
-            job.on_line(line)
 
         def on_end(code: int) -> None:
-            if is_certain and 0 < code < 128 and not has_output:
+            if is_certain and 0 < code < 128 and not log.has_lines:
                 self._nsenter = ""
                 self._warn_inside(f"{PASS_UNIT} could not start the program; `journalctl -u {PASS_UNIT}`")
             job.on_end(code)
 
-        return PassService(self._loop, self._service, log, replace(job, on_line=on_line, on_end=on_end))
+        return PassService(self._loop, self._service, log, replace(job, on_end=on_end))
 
     # -- what an earlier daemon has begun ---------------------------------------------------
 
