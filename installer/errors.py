@@ -170,10 +170,11 @@ def unforeseen(error: Exception) -> InstallerError:
     )
 
 
-def is_shortage(error: OSError) -> bool:
+def is_shortage(error: Exception) -> bool:
     """Whether this process or the host ran out of file descriptors or memory. Such an error says nothing
     about the file, process or socket in question."""
-    return error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS)
+    shortages = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS)
+    return isinstance(error, OSError) and error.errno in shortages
 
 
 def failed_on_disk(what: str, error: OSError) -> StepFailedError:

@@ -144,14 +144,17 @@ class Poller:
         return self.heartbeat(seconds)
 
     def watch_specs(self, places: Iterable[str]) -> tuple[WatchSpec, ...]:
-        """Return where a change is worth a look: each directory on the way to a path of the host, because a
-        path may appear and a directory may be moved away; and everything among the inputs and kubelet's
-        drop-ins. `places`: what a picture rests on, besides our own files."""
+        """Return where a change is worth a look: each directory on the way to a path of the host, except the
+        root, because a path may appear and a directory may be moved away; and everything among the inputs and
+        kubelet's drop-ins. `places`: what a picture rests on, besides our own files."""
         names: dict[str, set[str]] = {}
-        drop_ins = self._drop_in_directories()
+        unit, setting = self.configuration.kubelet_unit, self.configuration.drop_in_directory
+        roots = dict.fromkeys((*paths.drop_in_directories(setting), *paths.CHANGING_UNIT_DIRECTORIES))
+        drop_ins = tuple(f"{root}/{unit}.d" for root in roots)
         for path in (*_OURS, *places, *drop_ins, PAUSE_FILE, *paths.HOLDS, *paths.ENDPOINT_LINKS, MODE_FILE):
-            for directory, name in _way(path):
-                names.setdefault(directory, set()).add(name)
+            way = components(path)
+            for depth in range(1, len(way)):
+                names.setdefault(f"/{'/'.join(way[:depth])}", set()).add(way[depth])
         root, ours = self._files.root, Path("/")
         watch_specs = [WatchSpec(root, directory, frozenset(found)) for directory, found in names.items()]
         directories = (path.rstrip("/") for path in places if path.endswith("/"))
@@ -160,11 +163,6 @@ class Poller:
             beside = frozenset((given.name, "..data"))
             watch_specs += [WatchSpec(ours, str(given)), WatchSpec(ours, str(given.parent), beside)]
         return tuple(watch_specs)
-
-    def _drop_in_directories(self) -> tuple[str, ...]:
-        ours = paths.drop_in_directories(self.configuration.drop_in_directory)
-        roots = dict.fromkeys((*ours, *paths.CHANGING_UNIT_DIRECTORIES))
-        return tuple(f"{root}/{self.configuration.kubelet_unit}.d" for root in roots)
 
     def _process(self, unit: UnitState) -> ProcessState:
         raw = self._read(f"/proc/{unit.main_pid}/cmdline") if unit.main_pid else b""
@@ -181,7 +179,7 @@ class Poller:
         try:
             return self._files.status(path, follow=follow) is not None
         except (InstallerError, OSError) as error:
-            if isinstance(error, OSError) and is_shortage(error):
+            if is_shortage(error):
                 raise
             return False
 
@@ -196,16 +194,7 @@ class Poller:
         try:
             with self._files.opened(path) as place:
                 return self._is_answered(place, seconds)
-        except InstallerError:
-            return False
-        except OSError as error:
+        except (InstallerError, OSError) as error:
             if is_shortage(error):
                 raise
             return False
-
-
-def _way(path: str) -> Iterable[tuple[str, str]]:
-    """Yield each directory on the way to `path`, except the root, and the name in it that leads on."""
-    names = components(path)
-    for depth in range(1, len(names)):
-        yield f"/{'/'.join(names[:depth])}", names[depth]

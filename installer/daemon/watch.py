@@ -60,7 +60,7 @@ def find_directories(specs: Iterable[WatchSpec]) -> Watched:
         try:
             path, status = resolved(spec.root, spec.directory)
         except (OSError, UnservableHostError) as error:
-            if isinstance(error, OSError) and is_shortage(error):
+            if is_shortage(error):
                 raise
             continue
         if stat.S_ISDIR(status.st_mode):
