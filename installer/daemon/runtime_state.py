@@ -69,7 +69,7 @@ class RuntimeState:
         """Claim the host from now on. Return False, and write nothing, if we were replaced before, or another
         installation acts on the host."""
         self._mode = mode
-        found = self._load(MODE_FILE)
+        found = _load(self._files, MODE_FILE)
         self.foreign = self._find_foreign(found)
         if self.foreign:
             return False
@@ -84,7 +84,7 @@ class RuntimeState:
 
     def insist(self) -> bool:
         """A removal goes first: take the host back from an installation. Return whether that was done."""
-        found = self._load(MODE_FILE)
+        found = _load(self._files, MODE_FILE)
         if self._mode is not Mode.REMOVE or found.get("mode") != Mode.INSTALL.value or self.foreign:
             return False
         self._take((*self._replaced, str(found.get("by", ""))))
@@ -97,7 +97,7 @@ class RuntimeState:
     def restore(self, mode: Mode) -> None:
         """Write our claim again if a removal or a person has deleted it, or if our mode has changed. And over
         that of one that we replaced: it had not seen ours when it restored its own, and would act as well."""
-        self._mode, found = mode, self._load(MODE_FILE)
+        self._mode, found = mode, _load(self._files, MODE_FILE)
         is_current = (found.get("by"), found.get("mode")) == (self._identity, mode.value)
         if not (is_current or self.superseded()):
             self._write(mode)
@@ -149,7 +149,7 @@ class RuntimeState:
     def superseded(self) -> bool:
         """Whether another daemon has come since our claim, or had before. Those that we replaced have not,
         even if our own claim could not be written, unless they have replaced us in turn."""
-        found = self._load(MODE_FILE)
+        found = _load(self._files, MODE_FILE)
         self.foreign = self.foreign or self._find_foreign(found)
         by, replaced = found.get("by", self._identity), _strings(found.get("replaced"))
         came = by != self._identity and (by not in self._replaced or self._identity in replaced)
@@ -159,7 +159,7 @@ class RuntimeState:
         """Whether nobody has acted on the host for a while: there is no claim, or its daemon has ended. For a
         daemon that was replaced. The claim of one that is over is deleted: the daemon that begins anew would
         wait for its end again."""
-        now, found = self._now(), self._load(MODE_FILE)
+        now, found = self._now(), _load(self._files, MODE_FILE)
         if self.foreign and found:
             if self._find_foreign(found):
                 return False
@@ -180,11 +180,10 @@ class RuntimeState:
     def ages(self) -> tuple[float, ...]:
         """Return how many seconds ago we restarted kubelet, the longest first. A stamp from the future counts
         as of now: better to count a restart twice than to forget it."""
-        now = self._now()
-        return tuple(max(0.0, now - stamp) for stamp in self._stamps())
+        return tuple(self._now() - stamp for stamp in self._stamps())
 
     def _stamps(self) -> tuple[float, ...]:
-        found = self._load(STAMPS).get("restarts")
+        found = _load(self._files, STAMPS).get("restarts")
         found = found if isinstance(found, list) else []
         now = self._now()
         return tuple(float(max(0, min(now, stamp))) for stamp in found if isinstance(stamp, (int, float)))
@@ -192,9 +191,6 @@ class RuntimeState:
     def stamp(self, count: int) -> None:
         """Note that kubelet was restarted `count` times just now."""
         self._save(STAMPS, {"restarts": [*self._stamps(), *[self._now()] * count][-_KEPT:]})
-
-    def _load(self, path: str) -> Mapping[str, Any]:
-        return _load(self._files, path)
 
     def _save(self, path: str, document: dict[str, Any]) -> None:
         try:
