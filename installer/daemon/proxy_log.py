@@ -91,10 +91,8 @@ class ProxyLog:
             self._said[key] = now
             data = {"unit": PROXY_UNIT, "severity": severity, "times": times}
             self._emit(Event("proxy.log", truncate(text, _TEXT), data))
-        missed = missed and self._said.setdefault("", now) == now
-        if missed or len(texts) > MOST:
-            more = "some lines" if missed else f"{len(texts) - MOST} warnings and errors"
-            message = f"{more} of {PROXY_UNIT} are left out here: `journalctl -u {PROXY_UNIT}` has all"
+        if (missed or len(texts) > MOST) and self._said.setdefault("", now) == now:
+            message = f"some lines of {PROXY_UNIT} are left out here: `journalctl -u {PROXY_UNIT}` has all"
             self._emit(Event("proxy.log", message, {"unit": PROXY_UNIT, "severity": "warning", "times": 1}))
 
 

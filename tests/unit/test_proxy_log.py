@@ -126,13 +126,9 @@ def test_a_flood_is_bounded_and_says_so(journal: Journal) -> None:
         journal.say(f"E: {letter} " + "x" * 5000)
     told = journal.look()
     assert len(told) == MOST + 1
-    assert f"{len(letters) - MOST} warnings and errors" in told[-1]
+    assert told[-1].startswith("some lines of cri-resource-manager.service are left out here")
     assert "journalctl -u cri-resource-manager.service" in told[-1]
     assert max(map(len, told)) <= 500
-    for number in range(2000):
-        journal.say(f"I: {number}")
-    (said,) = journal.look()
-    assert said.startswith("some lines of cri-resource-manager.service are left out here")
     for number in range(2000):
         journal.say(f"I: {number}")
     assert journal.look() == []
