@@ -11,11 +11,12 @@ import random
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 
-from installer.cluster.member import OK, PERIODS, Due, Kept, Member, Periods, kept, restored
+from installer.cluster.member import PERIODS, Due, Kept, Member, Periods, kept, restored
 from installer.cluster.node_status import Report
 from installer.cluster.pod_context import PodContext
-from installer.cluster.sync import SYNC_SECONDS, SyncReply, SyncRequest
+from installer.cluster.sync import OK, SYNC_SECONDS, SyncReply, SyncRequest
 from installer.cluster.sync_plan import FIRST_SECONDS, first_sync, last_sync, next_sync, receive
 from installer.errors import InstallerError
 from installer.host.command import OURSELVES, Finished, describe_exit, run
@@ -126,12 +127,10 @@ class ClusterClient(Cluster):
         if self._timer:
             self._loop.cancel(self._timer)
         wait = self.member.wait(self._clock())
-        self._timer = 0 if wait is None else self._loop.after(wait, self._sync)
+        self._timer = 0 if wait is None else self._loop.after(wait, partial(self._sync, self._loop))
 
-    def _sync(self) -> None:
+    def _sync(self, loop: Loop) -> None:
         self._timer, self._output = 0, ""
-        if self._loop is None:
-            return
         self.member = next_sync(self.member, self._clock())
         request = self.member.in_flight
         if request is None:
@@ -139,7 +138,7 @@ class ClusterClient(Cluster):
             return
         try:
             job = Job(self._argv(request), self._line, self._ended, SYNC_SECONDS, _GRACE)
-            self._child = self._loop.start(job)
+            self._child = loop.start(job)
         except OSError as error:
             self._receive(_build_loss(request, f"no process could be started: {error.strerror}"))
 
@@ -214,13 +213,12 @@ def _news(before: Member, after: Member, reply: SyncReply) -> Iterator[Event]:
 
 
 def _describe_pods(before: Member, after: Member, unready: Sequence[str]) -> Iterator[Event]:
-    seconds, names = f"{after.rules.pod_seconds:g} s", name_some(unready)
+    seconds = f"{after.rules.pod_seconds:g} s"
+    what = f"the permit waits, for at most {seconds}, until these pods are Ready again"
     if not after.unready:
-        what = f"the permit goes back although these pods are not Ready again after {seconds}: {names}"
-        yield Event("permit.pods", what, {"pods": unready})
-    elif not before.unready:
-        what = f"the permit waits, for at most {seconds}, until these pods are Ready again: {names}"
-        yield Event("permit.pods", what, {"pods": unready})
+        what = f"the permit goes back although these pods are not Ready again after {seconds}"
+    if not (before.unready and after.unready):
+        yield Event("permit.pods", f"{what}: {name_some(unready)}", {"pods": unready})
 
 
 def _failures(before: Member, reply: SyncReply) -> Iterator[Event]:

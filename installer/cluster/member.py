@@ -16,9 +16,9 @@ from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from typing import Any
 
-from installer.cluster.node_status import EVENTS, Report
+from installer.cluster.node_status import EVENTS, TRANSIENT, Report
 from installer.cluster.pod_context import PodContext
-from installer.cluster.sync import Result, SyncRequest
+from installer.cluster.sync import OK, UNREAD, NodeFacts, Result, SyncRequest
 from installer.model.daemon import DaemonState, Phase
 from installer.model.fleet import (
     DEFAULT_RULES,
@@ -37,7 +37,6 @@ _LAST_CALL = 60.0  # before a permit expires, for the report that no NRI plugin 
 _RESULTS_KEPT, EVENTS_KEPT = 4, 16  # the oldest are dropped first
 _WHY = 300  # characters of a failure that are kept
 _PAUSE_UNKNOWN = "the API server does not say whether this node is paused"
-OK: Result = ("ok", "")
 
 
 class Due(StrEnum):
@@ -95,11 +94,7 @@ class Member(Kept):
     context: PodContext
     periods: Periods = PERIODS
     # What the API server has said.
-    uid: str = ""  # of our Node; without it there is nothing to ask for
-    canary: bool = False  # our Node has the label
-    ready: bool = False  # kubelet reports that the node is Ready
-    joined: float = 0.0  # when our Node was created
-    flips: bool = False  # a restart of this kubelet makes pods not Ready for a while
+    node: NodeFacts = UNREAD  # as last read; not Ready any more when work has ended since
     unready: tuple[str, ...] | None = None  # the pods that the permit waits for; None: not known
     known: Mapping[str, Any] = field(default_factory=dict)  # what our Node says of us; empty: not known
     shown: Mapping[str, str] = field(default_factory=dict)  # our status there, as far as we know
@@ -202,7 +197,8 @@ class Member(Kept):
             soaks = ok and work.begins
             watched = (work, now + self.rules.soak_seconds) if soaks else self.watched
             member = replace(member, begun=None, watched=watched)
-        member = replace(member, granted=None, ready=False, unready=None, used=self.held is not None)
+        node = replace(member.node, ready=False)
+        member = replace(member, granted=None, node=node, unready=None, used=self.held is not None)
         member = member.due_soon(Due.NODE, now) if member.held else member
         return member.due_at(Due.PERMIT, now)
 
@@ -240,7 +236,7 @@ class Member(Kept):
     @property
     def awaits_ready(self) -> bool:
         """Whether the permit waits for a Ready node, and for the pods that were Ready on it."""
-        return self.is_spare and self.used and not (self.ready and not self.awaited)
+        return self.is_spare and self.used and not (self.node.ready and not self.awaited)
 
     @property
     def awaited(self) -> tuple[str, ...]:
@@ -300,7 +296,7 @@ class Member(Kept):
     def is_lasting(self) -> bool:
         """Whether the present state is worth a write though none is due."""
         status = self.report.node.status
-        return bool(status) and (self.report.is_lasting or self.shows(status["state"]))
+        return bool(status) and (status["state"] not in TRANSIENT or self.shows(status["state"]))
 
     # -- when -------------------------------------------------------------------------------------
 
@@ -316,7 +312,7 @@ class Member(Kept):
 
     def wait(self, now: float) -> float | None:
         """Return the seconds until the next sync; None if nothing is due."""
-        dues = [at for what, at in self.due.items() if what is not Due.PERMIT or self.uid]
+        dues = [at for what, at in self.due.items() if what is not Due.PERMIT or self.node.uid]
         if self.in_flight is not None or not dues:
             return None
         return max(0.0, min(dues) - now, self.quiet_until - now)

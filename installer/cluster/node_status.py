@@ -46,7 +46,8 @@ EVENTS = {
 host whose every repair fails would have two Events for each attempt."""
 
 _REASONED = (Phase.FAILED, Phase.REFUSED, Phase.CONVERGED)  # another reason is another Event
-_TRANSIENT = (Phase.STARTING, Phase.WAITING)  # usually over before they are worth a write
+TRANSIENT = (Phase.STARTING, Phase.WAITING)
+"""Usually over before they are worth a write."""
 _NOT_AS_WANTED = (Phase.STARTING, Phase.WAITING, Phase.FAILED, Phase.REFUSED, Phase.LIMITED, Phase.HELD)
 REASON_CHARACTERS = 1024
 _REASON_BYTES = 1024  # in an annotation (those of a Node share 256 KiB), or in an Event's note
@@ -81,11 +82,6 @@ class Report:
     failing: Mapping[str, str] = field(default_factory=dict)  # until it is over
     changes: int = 0  # of the host, by this process
     changed: str = ""  # when the last one was
-
-    @property
-    def is_lasting(self) -> bool:
-        """Whether the present state is worth a write of its own."""
-        return bool(self.node.status) and self.node.status["state"] not in _TRANSIENT
 
     def observe(self, state: DaemonState, now: float) -> tuple[Report, Mapping[str, Any] | None]:
         """Return the report with the daemon's present state, at this time of the epoch, and the Event that is

@@ -86,7 +86,7 @@ class PermitClient:
         self._request, self._context, self._random = request, request.context, random
         self._api, self._now = api, clock()
         self._rules = request.rules
-        self._me = Holder(request.context.node, request.uid)
+        self._me = Holder(request.context.node, request.node.uid)
         self._leases = leases_path(request.context.rollout_namespace)
 
     # -- to begin ---------------------------------------------------------------------------
@@ -97,7 +97,7 @@ class PermitClient:
         try:
             state, path = self._read_state(work.generation), self._context.daemonset_path
             for _ in range(_MOVES):
-                now, given = self._now, (self._request.canary, self._request.joined)
+                now, given = self._now, (self._request.node.canary, self._request.node.joined)
                 rollout = Rollout(state, self._me, work, self._rules, path, now, self._random, *given)
                 move = rollout.next_move()
                 # A node that may not begin is not a canary, so this comes before the breaker is written.

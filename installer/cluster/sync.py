@@ -18,6 +18,21 @@ SYNC_SECONDS = 10.0
 
 Result = tuple[str, str]
 """ok, denied or failed; and why."""
+OK: Result = ("ok", "")
+
+
+@dataclass(frozen=True, slots=True)
+class NodeFacts:
+    uid: str = ""  # without it there is nothing to ask for
+    hidden: bool = False  # the API server denies us the Node, or has none
+    canary: bool = False  # it has the label
+    ready: bool = False
+    paused: bool | None = None  # None: not known
+    joined: float = 0.0  # when it was created
+    flips: bool = False  # a restart of its kubelet makes its pods not Ready for a while
+
+
+UNREAD = NodeFacts()
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,9 +55,7 @@ class SyncRequest:
     status: NodeStatus | None = None  # that the Node is to have
     known: Mapping[str, Any] = field(default_factory=dict)  # what it says of us already; empty: not known
     events: tuple[Mapping[str, Any], ...] = ()
-    uid: str = ""  # of our Node
-    canary: bool = False  # our Node has the label
-    joined: float = 0.0  # when our Node was created
+    node: NodeFacts = UNREAD  # as last read
     rules: FleetRules = DEFAULT_RULES
     begin: PlannedWork | None = None  # ask for a permit
     notes_pods: bool = False  # with the permit: which pods are Ready?
@@ -54,17 +67,6 @@ class SyncRequest:
     def concerns_node(self) -> bool:
         """Whether it is about the Node, and not only about a permit."""
         return bool(self.read_node or self.status or self.events)
-
-
-@dataclass(frozen=True, slots=True)
-class NodeFacts:
-    uid: str = ""
-    hidden: bool = False  # the API server denies us the Node, or has none
-    canary: bool = False
-    ready: bool = False
-    paused: bool | None = None  # None: not known
-    joined: float = 0.0  # when it was created
-    flips: bool = False  # a restart of its kubelet makes its pods not Ready for a while
 
 
 @dataclass(frozen=True, slots=True)

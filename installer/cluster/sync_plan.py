@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from installer.cluster.member import EVENTS_KEPT, GRANT_SECONDS, NEVER, OK, Due, Held, Member
-from installer.cluster.sync import NodeFacts, Result, SyncReply, SyncRequest, WorkEnd
+from installer.cluster.member import EVENTS_KEPT, GRANT_SECONDS, NEVER, Due, Held, Member
+from installer.cluster.sync import OK, UNREAD, NodeFacts, Result, SyncReply, SyncRequest, WorkEnd
 from installer.model.fleet import PermitAnswer
 
 FIRST_SECONDS = 3.0  # before the first pass, and at the end: a dead API server must not delay it
@@ -51,14 +51,13 @@ def _with_report(request: SyncRequest, member: Member, *, reads: bool, reports: 
 
 def _with_permit(request: SyncRequest, member: Member, now: float) -> SyncRequest:
     """First report the end of the last work, and only then ask for more."""
-    request = replace(request, uid=member.uid, canary=member.canary, joined=member.joined)
-    request = replace(request, rules=member.rules)
+    request = replace(request, node=member.node, rules=member.rules)
     returned = member.held if member.is_spare and not member.awaits_ready else None
-    if member.uid and (member.results or returned):
+    if member.node.uid and (member.results or returned):
         end = _build_end(member, returned, now, knows_none=not member.held and not member.replaced)
         return replace(request, end=end)
-    asks = member.uid and member.work is not None and member.granted is None and not member.busy
-    notes_pods = member.flips and member.rules.pod_seconds > 0
+    asks = member.node.uid and member.work is not None and member.granted is None and not member.busy
+    notes_pods = member.node.flips and member.rules.pod_seconds > 0
     return replace(request, begin=member.work, notes_pods=notes_pods) if asks else request
 
 
@@ -81,7 +80,7 @@ def last_sync(before: Member, now: float, *, leaves: bool) -> SyncRequest | None
     end = _build_end(before, None if before.busy else before.held, now)
     end = replace(end, successor_seconds=None) if leaves else end
     if end.result or end.permit:
-        request = replace(request, uid=before.uid, rules=before.rules, end=end)
+        request = replace(request, node=before.node, rules=before.rules, end=end)
     return request if request.concerns_node or request.end else None
 
 
@@ -107,7 +106,7 @@ def receive(before: Member, now: float, chance: float, reply: SyncReply) -> Memb
     )
     member = _take_status(member, request, parts, reply.known)
     member = _take_pods(member, now, request, reply)
-    member = _take_node(member, now, reply.node or NodeFacts())
+    member = _take_node(member, now, reply.node or UNREAD)
     if reply.permit is not None:
         member = _take_permit(member, now, chance, request, reply.permit)
     return _schedule(member, now, chance, request, parts)
@@ -131,12 +130,11 @@ def _take_status(
 def _take_node(before: Member, now: float, node: NodeFacts) -> Member:
     """Nothing changes if the Node was not read."""
     if not node.uid:
-        if not node.hidden or before.uid:
+        if not node.hidden or before.node.uid:
             return before
         return replace(before, denied_since=min(now, before.denied_since), why=_HIDDEN)
-    member = replace(before, uid=node.uid, canary=node.canary, ready=node.ready, flips=node.flips)
-    member = replace(member, joined=node.joined).without_expired(now)
-    asks = not before.uid or member.results or (member.is_spare and not member.awaits_ready)
+    member = replace(before, node=node).without_expired(now)
+    asks = not before.node.uid or member.results or (member.is_spare and not member.awaits_ready)
     return member.due_at(Due.PERMIT, now) if asks else member
 
 

@@ -16,7 +16,7 @@ from installer.cluster.kubeapi import KubeApi
 from installer.cluster.node_status import NodeStatus
 from installer.cluster.permit_client import PermitClient
 from installer.cluster.pod_context import PodContext
-from installer.cluster.sync import SyncRequest, WorkEnd
+from installer.cluster.sync import NodeFacts, SyncRequest, WorkEnd
 from installer.cluster.sync_child import sync_with
 from installer.manifests import ManifestOptions, render_objects
 from installer.model.fleet import FleetRules, PlannedWork, WorkResult
@@ -92,7 +92,7 @@ class Scene(Robbed):
 
     def ask(self, node: str) -> PermitClient:
         context = PodContext("", 0, "", node, "", NAMESPACE, NAME, rollout_namespace=PLACE)
-        order = SyncRequest(context, uid=self.uids[node], rules=RULES)
+        order = SyncRequest(context, node=NodeFacts(self.uids[node]), rules=RULES)
         return PermitClient(order, self.api(node), time.time, lambda: 0.0)
 
 

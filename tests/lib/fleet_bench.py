@@ -15,7 +15,7 @@ from installer.cluster.leases import CANARY, RING, build_lease, leases_path
 from installer.cluster.node_status import EVENTS_PATH
 from installer.cluster.permit_client import PermitClient
 from installer.cluster.pod_context import PodContext
-from installer.cluster.sync import SyncRequest, WorkEnd
+from installer.cluster.sync import NodeFacts, SyncRequest, WorkEnd
 from installer.model.fleet import FLEET, FleetRules, PermitAnswer, PlannedWork, WorkResult
 from installer.model.hold import PAUSE_ANNOTATION
 from tests.lib.throwaway.apiserver import as_table, merge, merge_conditions
@@ -169,8 +169,8 @@ class Node:
     def _ask(self) -> PermitClient:
         name = "cri-resmgr-installer"
         context = PodContext("", 0, "", self.name, "", "kube-system", name, rollout_namespace=NAMESPACE)
-        order = SyncRequest(context, uid=self.uid, canary=self.canary, joined=self.joined)
-        order = replace(order, rules=self.rules)
+        node = NodeFacts(self.uid, canary=self.canary, joined=self.joined)
+        order = SyncRequest(context, node=node, rules=self.rules)
         return PermitClient(order, self.store, lambda: self.store.now + self.skew, self.random.random)
 
     def begin(self, work: PlannedWork = NEW) -> PermitAnswer:

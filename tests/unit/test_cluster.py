@@ -15,7 +15,7 @@ from installer.cluster.kubeapi import Answer
 from installer.cluster.node_status import NodeStatus, build_event, is_paused
 from installer.cluster.pod_context import PodContext, find_pod_context
 from installer.cluster.selection import selects
-from installer.cluster.sync import SyncReply, SyncRequest, WorkEnd
+from installer.cluster.sync import NodeFacts, SyncReply, SyncRequest, WorkEnd
 from installer.cluster.sync_child import parse_request, sync_with
 from installer.errors import InvalidInputError
 from installer.model.event import truncate
@@ -449,7 +449,7 @@ def test_a_request_survives_its_way_through_a_command_line() -> None:
     says = NodeStatus({"state": "paused"}, False, {"state": "failed"})
     work = PlannedWork("one", begins=True)
     end = WorkEnd(WorkResult(work, None), "permit-0", "7", knows_none=True)
-    order = SyncRequest(CONTEXT, 3.0, status=says, events=(EVENT,), uid=UID, begin=work, end=end)
+    order = SyncRequest(CONTEXT, 3.0, status=says, events=(EVENT,), node=NodeFacts(UID), begin=work, end=end)
     assert parse_request(to_json(order)) == order
 
 

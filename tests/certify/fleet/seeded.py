@@ -52,14 +52,14 @@ SEEDED = (
     Defect(
         "a permit is not given back",
         f"{_CLUSTER}/sync_plan.py",
-        "    if member.uid and (member.results or returned):\n",
-        "    if member.uid and member.results:\n",
+        "    if member.node.uid and (member.results or returned):\n",
+        "    if member.node.uid and member.results:\n",
         "fleet any --faults 0",
     ),
     Defect(
         "a permit is given back before the node is Ready",
         f"{_CLUSTER}/member.py",
-        "        return self.is_spare and self.used and not (self.ready and not self.awaited)\n",
+        "        return self.is_spare and self.used and not (self.node.ready and not self.awaited)\n",
         "        return False\n",
         "fleet any --kinds pass",
     ),

@@ -8,7 +8,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from installer.cluster.sync import SyncRequest
+from installer.cluster.sync import NodeFacts, SyncRequest
 from installer.errors import InvalidInputError
 from installer.inputs.deadlines import build_fleet_rules
 from installer.inputs.settings import parse_settings
@@ -211,5 +211,6 @@ def test_a_node_that_joined_after_the_generation_had_begun_does_not_wait(store: 
 def test_the_rules_reach_the_process_that_asks() -> None:
     rules = replace(FleetRules(), window=windows(f"[{NIGHT}, {WEEKEND}]"))
     node = MemberNode(SimStore(Clock()), Clock(), "n")
-    request = SyncRequest(node.client.member.context, rules=rules, joined=parse_time("2026-01-01T00:00:00Z"))
+    facts = NodeFacts(joined=parse_time("2026-01-01T00:00:00Z"))
+    request = SyncRequest(node.client.member.context, rules=rules, node=facts)
     assert from_json(SyncRequest, to_json(request)) == request
