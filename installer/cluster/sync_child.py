@@ -10,6 +10,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,7 @@ from installer.cluster.node_status import (
 )
 from installer.cluster.permit_client import PermitClient
 from installer.cluster.pods import find_ready, find_unready, flips_pods, pods_path
-from installer.cluster.sync import NodeFacts, Result, SyncReply, SyncRequest, WorkEnd
+from installer.cluster.sync import OK, NodeFacts, Result, SyncReply, SyncRequest, WorkEnd
 from installer.errors import InvalidInputError
 from installer.model.fleet import PermitAnswer
 from installer.model.instant import parse_time
@@ -38,8 +39,6 @@ _NOT_FOUND, _CONFLICT, _TOO_MANY = 404, 409, 429
 _CACHED = "?resourceVersion=0"
 """From the API server's cache, not from etcd (Kubernetes API concepts, "Resource versions"), so that a fleet
 does not burden it. May be a moment old."""
-
-_OK: Result = ("ok", "")
 
 
 def parse_request(text: str) -> SyncRequest:
@@ -54,27 +53,20 @@ def sync(text: str) -> str:
     """Carry out a SyncRequest, and return the SyncReply. Raises InvalidInputError for any other text."""
     request = parse_request(text)
     context, deadline = request.context, time.monotonic() + request.seconds
-    api = KubeApi(context.host, context.port, Path(context.account), deadline)
-    try:
-        return to_json(sync_with(api, request))
-    finally:
-        api.close()
+    with closing(KubeApi(context.host, context.port, Path(context.account), deadline)) as api:
+        return to_json(Sync(api, request).run())
 
 
-def sync_with(
-    api: Api,
-    request: SyncRequest,
-    clock: Callable[[], float] = time.time,
-    chance: Callable[[], float] = random.random,
-) -> SyncReply:
+class Sync:
     """`clock` is the time of the epoch if the server does not send it. `chance`, within 0 and 1, keeps the
     nodes of a fleet out of step."""
-    return _Sync(api, request, clock, chance).run()
 
-
-class _Sync:
     def __init__(
-        self, api: Api, request: SyncRequest, clock: Callable[[], float], chance: Callable[[], float]
+        self,
+        api: Api,
+        request: SyncRequest,
+        clock: Callable[[], float] = time.time,
+        chance: Callable[[], float] = random.random,
     ) -> None:
         self._api, self._request, self._clock, self._chance = api, request, clock, chance
         self._context = request.context
@@ -167,14 +159,14 @@ class _Sync:
         if not answer.ok:
             self._parts["annotation"] = self._parts["condition"] = _result(answer)
             return None
-        self._parts["node"] = _OK
+        self._parts["node"] = OK
         return self._write(status, answer)
 
     def _write(self, status: NodeStatus, node: Answer) -> Answer:
         """Write the Node's status in one request, and the rest in another: the taint, and if the status is
         denied to us, also annotations and labels. Return the Node as it is then."""
         answer = self._patch_status(status, node.body)
-        self._parts["condition"] = _OK if answer is None else _result(answer)
+        self._parts["condition"] = OK if answer is None else _result(answer)
         node = answer if answer is not None and answer.ok else node
         self._parts["annotation"] = self._patch_node(status, node)
         return node
@@ -186,21 +178,20 @@ class _Sync:
 
     def _patch_node(self, status: NodeStatus, node: Answer) -> Result:
         """A patch that rests on an old version of the Node is made again from the present one, once."""
+        answer = node
         for _ in range(2):
-            patch = build_node_patch(node.body, status)
+            patch = build_node_patch(node.body, status) if node.ok else None
             if patch is None:
-                return _OK
+                return _result(node)
             answer = self.call("PATCH", self._context.node_path, patch)
             if answer.code != _CONFLICT:
-                return _result(answer)
+                break
             node = self.call("GET", self._context.node_path)
-            if not node.ok:
-                return _result(node)
         return _result(answer)
 
     def _send_events(self) -> Result:
         """Send them in order. An Event whose content the server refuses is not sent again."""
-        result = _OK
+        result = OK
         for event in self._request.events:
             answer = self.call("POST", EVENTS_PATH, build_event(self._context, event))
             result = _result(answer)
@@ -224,5 +215,5 @@ def _facts_of(node: Answer, known: bool) -> NodeFacts:
 
 def _result(answer: Answer) -> Result:
     if answer.ok:
-        return _OK
+        return OK
     return ("denied" if answer.denied else "failed", answer.failure)

@@ -21,7 +21,7 @@ from installer.cluster.member import Periods
 from installer.cluster.node_status import NodeStatus
 from installer.cluster.pod_context import PodContext, find_pod_context
 from installer.cluster.sync import SyncReply, SyncRequest
-from installer.cluster.sync_child import sync, sync_with
+from installer.cluster.sync_child import Sync, sync
 from installer.host.files import RootedFiles
 from installer.model.daemon import DaemonState, Phase
 from installer.model.event import Event
@@ -254,7 +254,7 @@ def test_a_taint_that_another_has_added_meanwhile_stays(server: ApiServer) -> No
     order = SyncRequest(context, read_node=True, status=NodeStatus({"state": "converged"}, serves=True))
     old = {**server.node, "metadata": {**server.node["metadata"], "resourceVersion": "0"}}
     old["spec"] = {"taints": [ours]}
-    assert sync_with(_Remembers(client, old), order).parts["annotation"] == ("ok", "")
+    assert Sync(_Remembers(client, old), order).run().parts["annotation"] == ("ok", "")
     assert server.node["spec"]["taints"] == [theirs]
     client.close()
 

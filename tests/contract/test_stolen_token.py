@@ -17,7 +17,7 @@ from installer.cluster.node_status import NodeStatus
 from installer.cluster.permit_client import PermitClient
 from installer.cluster.pod_context import PodContext
 from installer.cluster.sync import NodeFacts, SyncRequest, WorkEnd
-from installer.cluster.sync_child import sync_with
+from installer.cluster.sync_child import Sync
 from installer.manifests import ManifestOptions, render_objects
 from installer.model.fleet import FleetRules, PlannedWork, WorkResult
 from installer.model.hold import PAUSE_ANNOTATION
@@ -117,7 +117,7 @@ def test_a_pod_says_of_its_node_what_is_its_to_say(scene: Scene) -> None:
     status = {"state": "failed", "reason": "no space", "generation": "0a1b", "hold": "x" * 1024}
     for serves in (True, False):
         says = NodeStatus(status, serves, {"reason": "y" * 1024})
-        said = sync_with(scene.api(OURS), SyncRequest(context, read_node=True, status=says))
+        said = Sync(scene.api(OURS), SyncRequest(context, read_node=True, status=says)).run()
         assert {part: result for part, (result, _) in said.parts.items()} == dict.fromkeys(
             ("node", "condition", "annotation"), "ok"
         ), said.parts

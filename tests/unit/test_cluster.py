@@ -16,7 +16,7 @@ from installer.cluster.node_status import NodeStatus, build_event, is_paused
 from installer.cluster.pod_context import PodContext, find_pod_context
 from installer.cluster.selection import selects
 from installer.cluster.sync import NodeFacts, SyncReply, SyncRequest, WorkEnd
-from installer.cluster.sync_child import parse_request, sync_with
+from installer.cluster.sync_child import Sync, parse_request
 from installer.errors import InvalidInputError
 from installer.model.event import truncate
 from installer.model.fleet import PlannedWork, WorkResult
@@ -138,7 +138,7 @@ def test_what_is_not_understood_is_no_no(what: dict[str, Any]) -> None:
 
 
 def evidence(context: PodContext, api: FakeApi) -> Decommission:
-    found = sync_with(api, SyncRequest(context, evidence=True)).evidence
+    found = Sync(api, SyncRequest(context, evidence=True)).run().evidence
     assert found
     return found
 
@@ -274,7 +274,7 @@ def test_a_pause_keeps_a_node_that_is_not_wanted_any_more() -> None:
 def test_a_server_that_wants_to_be_left_alone_is_asked_for_nothing_more() -> None:
     busy = Answer(429, {}, "429: TooManyRequests", retry_after=7)
     api = FakeApi({**GOOD, ("GET", CONTEXT.node_path): busy})
-    answer = sync_with(api, SyncRequest(CONTEXT, read_node=True, events=(EVENT,)))
+    answer = Sync(api, SyncRequest(CONTEXT, read_node=True, events=(EVENT,))).run()
     assert api.calls == [("GET", CONTEXT.node_path)]
     assert (answer.wait, answer.sent) == (7, 0)
     assert {found[0] for found in answer.parts.values()} == {"failed"}
@@ -400,7 +400,7 @@ EVENT = {"type": "Normal", "reason": "Converged", "message": "done", "time": 0.0
 
 def test_a_beat_asks_and_tells() -> None:
     api = FakeApi(GOOD)
-    answer = sync_with(api, SyncRequest(CONTEXT, read_node=True, events=(EVENT, EVENT)))
+    answer = Sync(api, SyncRequest(CONTEXT, read_node=True, events=(EVENT, EVENT))).run()
     assert paused_of(answer) is True
     assert answer.sent == 2
     assert {part: found[0] for part, found in answer.parts.items()} == {"node": "ok", "events": "ok"}
@@ -419,7 +419,7 @@ def test_a_beat_asks_and_tells() -> None:
 def test_no_part_hinders_another(part: str, fault: Answer, result: str) -> None:
     keys = dict(zip(("node", "events"), GOOD, strict=True))
     api = FakeApi({**GOOD, keys[part]: fault})
-    answer = sync_with(api, SyncRequest(CONTEXT, read_node=True, events=(EVENT,)))
+    answer = Sync(api, SyncRequest(CONTEXT, read_node=True, events=(EVENT,))).run()
     results = {name: found[0] for name, found in answer.parts.items()}
     assert results.pop(part) == result
     assert set(results.values()) == {"ok"}
@@ -430,11 +430,11 @@ def test_the_node_is_annotated_only_if_that_is_enabled() -> None:
     said = {"state": "converged"}
     patched = {**GOOD, ("PATCH", CONTEXT.node_path): node()}  # and with it its status
     silent = FakeApi(patched)
-    sync_with(silent, SyncRequest(CONTEXT, read_node=True, status=NodeStatus(said)))
+    Sync(silent, SyncRequest(CONTEXT, read_node=True, status=NodeStatus(said))).run()
     assert ("PATCH", CONTEXT.node_path) not in silent.calls
     context = replace(CONTEXT, annotate=True)
     telling = FakeApi(patched)
-    answer = sync_with(telling, SyncRequest(context, read_node=True, status=NodeStatus(said, serves=True)))
+    answer = Sync(telling, SyncRequest(context, read_node=True, status=NodeStatus(said, serves=True))).run()
     assert answer.parts["annotation"] == answer.parts["condition"] == ("ok", "")
     changes = [path for method, path in telling.calls if method == "PATCH"]
     assert changes[0] == f"{CONTEXT.node_path}/status"
@@ -442,7 +442,7 @@ def test_the_node_is_annotated_only_if_that_is_enabled() -> None:
 
 def test_an_event_that_is_refused_for_what_it_says_does_not_hold_up_the_others() -> None:
     refused = {**GOOD, ("POST", "/api/v1/namespaces/default/events"): status(422, "Invalid")}
-    assert sync_with(FakeApi(refused), SyncRequest(CONTEXT, events=(EVENT, EVENT))).sent == 2
+    assert Sync(FakeApi(refused), SyncRequest(CONTEXT, events=(EVENT, EVENT))).run().sent == 2
 
 
 def test_a_request_survives_its_way_through_a_command_line() -> None:

@@ -11,7 +11,7 @@ import pytest
 from installer.cluster.kubeapi import Answer
 from installer.cluster.node_status import NodeStatus, extract_ours
 from installer.cluster.sync import SyncReply, SyncRequest
-from installer.cluster.sync_child import sync_with
+from installer.cluster.sync_child import Sync
 from installer.host.files import RootedFiles
 from installer.model.daemon import Phase
 from installer.model.hold import PAUSE_ANNOTATION
@@ -160,7 +160,7 @@ class Node:
         order = SyncRequest(
             replace(CONTEXT, annotate=True), read_node=read_node, status=statement, known=known or {}
         )
-        return sync_with(self, order)
+        return Sync(self, order).run()
 
     @property
     def requests(self) -> list[str]:
@@ -212,7 +212,7 @@ def test_what_others_have_filled_up_is_replaced(tmp_path: Path) -> None:
     scene.loop.fire()
     request = scene.children[-1].request
     assert len(to_json(request)) < 128 << 10
-    assert sync_with(node, request).parts["annotation"] == ("ok", "")
+    assert Sync(node, request).run().parts["annotation"] == ("ok", "")
     assert '"state":"converged"' in node.body["metadata"]["annotations"][STATUS]
 
 
@@ -238,6 +238,6 @@ def test_what_the_node_says_is_dated_by_the_clock_of_the_sync() -> None:
     store.node(CONTEXT.node)
     context = replace(CONTEXT, annotate=True)
     request = SyncRequest(context, read_node=True, status=NodeStatus({"state": "converged"}, serves=True))
-    sync_with(store, request, clock=lambda: 1_700_000_000.0)
+    Sync(store, request, clock=lambda: 1_700_000_000.0).run()
     said = store.objects[CONTEXT.node_path]["status"]["conditions"]
     assert [each["lastTransitionTime"] for each in said] == ["2023-11-14T22:13:20Z"]

@@ -11,7 +11,7 @@ from typing import Any
 
 from installer.cluster.kubeapi import Answer, Api
 from installer.cluster.sync import SyncRequest
-from installer.cluster.sync_child import parse_request, sync_with
+from installer.cluster.sync_child import Sync, parse_request
 from installer.daemon.decision import Action
 from installer.host.command import Finished
 from installer.model.daemon import Job
@@ -107,7 +107,7 @@ class Child:
     def go_on(self) -> None:
         """To its next request, or its end."""
         try:
-            found = sync_with(Script(self.answers), self.request, lambda: self.wall, half)
+            found = Sync(Script(self.answers), self.request, lambda: self.wall, half).run()
         except _PendingError as error:
             self.pending = error.call
         else:
@@ -152,7 +152,7 @@ class StepLoop:
 
     def run(self, argv: Sequence[str], _seconds: float) -> Finished:
         """A child for which the daemon waits: all of it at once."""
-        found = sync_with(self._api, parse_request(argv[-1]), self._wall, half)
+        found = Sync(self._api, parse_request(argv[-1]), self._wall, half).run()
         return Finished(tuple(argv), 0, to_json(found))
 
 

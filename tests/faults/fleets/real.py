@@ -17,7 +17,7 @@ from typing import Any, Self
 
 from installer.cluster.kubeapi import Answer, KubeApi
 from installer.cluster.leases import read_permits
-from installer.cluster.sync_child import parse_request, sync_with
+from installer.cluster.sync_child import Sync, parse_request
 from installer.host.command import Finished
 from installer.manifests import ManifestOptions, render_objects
 from installer.model.daemon import Job
@@ -218,7 +218,7 @@ class RealLoop(SimLoop):
             return Finished(
                 tuple(argv),
                 0,
-                to_json(sync_with(_Asking(node, api, store), parse_request(argv[-1]), self._wall)),
+                to_json(Sync(_Asking(node, api, store), parse_request(argv[-1]), self._wall).run()),
             )
         finally:
             api.close()

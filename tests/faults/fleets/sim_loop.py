@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from installer.cluster.kubeapi import Api
-from installer.cluster.sync_child import parse_request, sync_with
+from installer.cluster.sync_child import Sync, parse_request
 from installer.host.command import Finished
 from installer.model.daemon import Job
 from installer.model.jsontext import to_json
@@ -60,4 +60,4 @@ class SimLoop:
 
     def run(self, argv: Sequence[str], _seconds: float) -> Finished:
         """What a child does, in this process."""
-        return Finished(tuple(argv), 0, to_json(sync_with(self._api, parse_request(argv[-1]), self._wall)))
+        return Finished(tuple(argv), 0, to_json(Sync(self._api, parse_request(argv[-1]), self._wall).run()))
