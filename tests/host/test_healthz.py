@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 
 import pytest
 
@@ -12,7 +13,10 @@ from tests.host.command import untouched
 from tests.host.node import Node
 from tests.host.product import offer_broken, offer_good
 from tests.lib.rules import rule
+from tests.lib.throwaway.host import HostError
 from tests.lib.throwaway.kubelet import UNIT, healthz, wait_healthy
+
+_END = "/run/end-of-the-proxy"
 
 #: Takes the port as soon as it is free, and answers as the test wants.
 _THIEF = """
@@ -74,6 +78,27 @@ def test_r13_a_process_that_holds_kubelets_port_speaks_for_nobody(node: Node, st
     node.expect_good()
 
 
+@contextmanager
+def when_on_relay(node: Node, act: Callable[[], None]) -> Iterator[None]:
+    """Meanwhile, do this once kubelet runs on the relay."""
+    is_over = threading.Event()
+
+    def wait() -> None:
+        while not is_over.wait(0.05):
+            with suppress(HostError):  # it does not run
+                if node.on_relay():
+                    act()
+                    return
+
+    waiting = threading.Thread(target=wait)
+    waiting.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        waiting.join()
+
+
 @rule("R8", "R13")
 def test_r8_a_port_that_is_taken_during_kubelets_restart_fails_no_change_and_no_rollback(node: Node) -> None:
     with thief(node, "500 Internal Server Error"):
@@ -82,10 +107,11 @@ def test_r8_a_port_that_is_taken_during_kubelets_restart_fails_no_change_and_no_
         assert node.on_relay()
     node.expect_good()
     node.run("remove")
-    with thief(node, "500 Internal Server Error"):
-        offer_broken(node, {"exitAfterSeconds": 3})
+    with thief(node, "500 Internal Server Error"), when_on_relay(node, node.path(_END).touch):
+        offer_broken(node, {"exitAtFile": _END})
         ended = node.run("install", code=5)
         assert "it will be retried" in ended.err
         assert not node.on_relay()
+    node.path(_END).unlink()
     offer_good(node)
     node.expect_untraced()

@@ -11,7 +11,7 @@ Faults (faults.py; the file is FAULTS below):
     startup              "exit": F line and exit code 1 before it listens;
                          "hang": alive, never listens;
                          "listen-only": listens, never serves
-    exitCode             of startup "exit" and of exitAfterSeconds
+    exitCode             of startup "exit", of exitAfterSeconds and of exitAtFile
     listenDelaySeconds   from the start until it listens
     serveDelaySeconds    from there until it answers, without containers
     secondsPerContainer  added to that for each container
@@ -19,6 +19,7 @@ Faults (faults.py; the file is FAULTS below):
     pidDelaySeconds      from there until the pid file is written
     backoffSeconds       until a runtime that was away is tried again, for the first time
     exitAfterSeconds     it dies that long after it served
+    exitAtFile           it dies when it serves and this file is there
     ignoreTerm           true: SIGTERM does not end it
     forgetsRequests      true: what its cache says of requests does not count
     reload               "refuse": SIGHUP is refused until it is restarted;
@@ -238,6 +239,10 @@ class Resmgr:
             start_new_thread(self.serve_agent, (self.listen(self.options.path("config-socket")),))
         if "exitAfterSeconds" in self.faults:
             self.sleep_until("exitAfterSeconds", serving, 0.0)
+            fatal("unexpected state", self.exit_code())
+        if "exitAtFile" in self.faults:
+            while not os.path.exists(self.faults["exitAtFile"]):
+                time.sleep(0.05)
             fatal("unexpected state", self.exit_code())
         self.sleep_for_ever()
 
