@@ -158,4 +158,5 @@ def drop_large_store(builder: Mapping[str, str]) -> None:
         return
     used = run("du", "--summarize", "--block-size=1", CACHE / "store").split()[0]
     if int(used) > STORE_LIMIT:
+        run("buildah", "rm", "--all", environment=builder)  # of a build that was killed: rmi would fail
         run("buildah", "rmi", "--all", "--force", environment=builder)

@@ -24,7 +24,7 @@ HOLD = "/var/lib/cri-resmgr-installer/hold"
 PAUSE = "/etc/cri-resmgr/pause"
 RUNTIME = "/run/cri-resmgr-installer"
 MARK = f"{RUNTIME}/mode.json"
-MEMORY = 30_000  # kilobytes
+MEMORY = 48_000  # kilobytes
 
 
 @pytest.fixture(scope="module", params=["privileged", "restricted"])
