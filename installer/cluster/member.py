@@ -312,10 +312,10 @@ class Member(Kept):
 
     def wait(self, now: float) -> float | None:
         """Return the seconds until the next sync; None if nothing is due."""
-        dues = [at for what, at in self.due.items() if what is not Due.PERMIT or self.node.uid]
-        if self.in_flight is not None or not dues:
+        times = [at for what, at in self.due.items() if what is not Due.PERMIT or self.node.uid]
+        if self.in_flight is not None or not times:
             return None
-        return max(0.0, min(dues) - now, self.quiet_until - now)
+        return max(0.0, min(times) - now, self.quiet_until - now)
 
 
 def kept(member: Member) -> Kept:

@@ -58,8 +58,8 @@ def sync(text: str) -> str:
 
 
 class Sync:
-    """`clock` is the time of the epoch if the server does not send it. `chance`, within 0 and 1, keeps the
-    nodes of a fleet out of step."""
+    """One sync with the API server. `clock` is the time of the epoch if the server does not send it.
+    `chance`, within 0 and 1, keeps the nodes of a fleet out of step."""
 
     def __init__(
         self,

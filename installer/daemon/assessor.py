@@ -112,7 +112,8 @@ class Assessor:
         """Something may have changed. `anew`: what was seen until now does not count at all."""
         if self._thread is not None:
             self._asked = True
-            self._dropped *= not anew
+            if anew:
+                self._dropped = 0
         elif not self._timer:
             self._timer = self._loop.after(max(0.0, self._next_at - time.monotonic()), self._begin)
 

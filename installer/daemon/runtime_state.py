@@ -33,7 +33,7 @@ from installer.model.names import Mode
 MODE_FILE = f"{paths.OUR_RUNTIME}/mode.json"
 STAMPS = f"{paths.OUR_RUNTIME}/restarts.json"
 _KEPT = 20  # of replaced daemons, and of stamps
-_GONE = 300.0  # seconds without a daemon of another installation: longer than a pod takes to be replaced
+_GONE = 300.0  # seconds without the daemon that the claim names: longer than a pod takes to be replaced
 _VACANT = 30.0  # seconds; a removal deletes the claim, and restores it when its pass has ended
 
 

@@ -104,7 +104,8 @@ class RunningChild(Protocol):
 
     @property
     def is_gone(self) -> bool:
-        """A process that hangs in a system call may be there still, although it counts as ended."""
+        """Whether there is no such process any more. One that hangs in a system call counts as ended
+        before."""
         ...
 
     def kill(self) -> None:

@@ -13,12 +13,12 @@ _LAST_SECONDS = 2.0
 
 class QueuedStream:
     """For a process that must not wait for its reader: a thread writes to `stream`. If that takes nothing for
-    long, as a log on a disk that hangs, what no longer fits into the queue is lost."""
+    long, as a log on a disk that hangs, what no longer fits into the queue is lost. If no thread can be
+    started, the texts wait for the next one."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream, self._queue = stream, Queue[str | None](_MOST)
-        self._thread = Thread(target=self._write_on, name="log", daemon=True)
-        self._thread.start()
+        self._thread = Thread()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
@@ -33,11 +33,16 @@ class QueuedStream:
     def finish(self) -> None:
         """Wait for a moment until all is written."""
         self._put(None)
-        self._thread.join(_LAST_SECONDS)
+        if self._thread.is_alive():
+            self._thread.join(_LAST_SECONDS)
 
     def _put(self, text: str | None) -> None:
         with contextlib.suppress(Full):
             self._queue.put_nowait(text)
+        if not self._thread.is_alive():
+            self._thread = Thread(target=self._write_on, name="log", daemon=True)
+            with contextlib.suppress(RuntimeError):
+                self._thread.start()
 
     def _write_on(self) -> None:
         while (text := self._queue.get()) is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import io
 import os
 import resource
 import socket
@@ -29,6 +30,7 @@ from installer.host.systemd import BusSystemd
 from installer.host.validator import BinaryValidator
 from installer.inputs.settings import load_settings
 from installer.model.containers import CpuResources
+from installer.report.queued import QueuedStream
 
 
 @contextmanager
@@ -98,6 +100,17 @@ def test_a_thread_that_cannot_start_is_told_before_glib_aborts(tmp_path: Path, m
     with pytest.raises(OSError, match="cannot start a thread") as caught:
         assert SystemBus(RootedFiles(tmp_path)).manager
     assert "pids.max" in remedy_for(caught.value)
+
+
+def test_a_log_waits_for_a_thread_that_cannot_start(mocker: MockerFixture) -> None:
+    stream = io.StringIO()
+    mocker.patch.object(threading.Thread, "start", side_effect=RuntimeError("can't start new thread"))
+    log = QueuedStream(stream)
+    log.write("one\n")
+    mocker.stopall()
+    log.write("two\n")
+    log.finish()
+    assert stream.getvalue() == "one\ntwo\n"
 
 
 def test_a_runtime_is_not_blamed_for_threads_that_cannot_start(tmp_path: Path, mocker: MockerFixture) -> None:
