@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +22,7 @@ class Cache:
     def __init__(self, root: Path) -> None:
         self.path = root / paths.PROXY_CACHE[1:]
         self.path.parent.mkdir(parents=True)
-        self.watch = AgentWatch(RootedFiles(root))
+        self.watch = AgentWatch(RootedFiles(root), beside=lambda read: read())
         self.padding = 0
         self.number = 0
 
@@ -85,3 +87,39 @@ def test_what_is_torn_or_being_written_changes_nothing(cache: Cache, torn: bytes
     cache.path.unlink()
     os.mkfifo(cache.path)
     assert cache.watch.look() == before
+
+
+class HungFiles(RootedFiles):
+    """Each look waits, as on a mount whose server is away, until `is_back`."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.is_back = threading.Event()
+        self.waits = threading.Semaphore(0)
+
+    def status(self, path: str, *, follow: bool = False) -> os.stat_result | None:
+        self.waits.release()
+        self.is_back.wait()
+        return super().status(path, follow=follow)
+
+
+def test_a_mount_that_hangs_keeps_one_thread_and_nobody_else(tmp_path: Path) -> None:
+    files = HungFiles(tmp_path)
+    watch = AgentWatch(files)
+    try:
+        assert [watch.look() for _ in range(3)] == [""] * 3
+        assert files.waits.acquire(timeout=60)
+        assert not files.waits.acquire(blocking=False)
+    finally:
+        files.is_back.set()
+
+
+def test_where_no_thread_can_be_started_the_next_look_tries_again(cache: Cache) -> None:
+    def refused(_read: Callable[[], None]) -> None:
+        raise RuntimeError("can't start new thread")
+
+    reads: list[Callable[[Callable[[], None]], None]] = [refused, lambda read: read()]
+    watch = AgentWatch(RootedFiles(cache.path.parents[3]), beside=lambda read: reads.pop(0)(read))
+    cache.write(cache.text("a"))
+    assert watch.look() == ""
+    assert watch.look()
