@@ -11,6 +11,7 @@ daemon works by the age of two files, which it touches only while its looks succ
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import random
 import signal
@@ -54,6 +55,7 @@ from installer.model.names import Mode
 from installer.model.result import RunResult
 
 _DEBOUNCE = 0.03  # seconds; one look for all that changes within them
+_STOOD_STILL = 2.0  # seconds that a timer is late; the kernel keeps 16,384 events for us (inotify(7))
 _RETRY = 10.0  # seconds until the port of the pages is tried again
 _FINISHED = (Action.REMOVE, Action.RESCUE, Action.HOLD)
 _ERROR_PAGE = Page("500 Internal Server Error", "text/plain", "internal error; see the log of the daemon\n")
@@ -96,6 +98,7 @@ class Daemon:
         self._child: Bounded | None = None
         self._timer = self._debounce = 0
         self._wake = self._due = 0.0
+        self._expected = math.inf  # when the timer comes
         self._ending = self._removing = self._is_asked = False
         self._after_child: Callable[[], None] = self._finish  # once this daemon ends
         self._said_state: object = None  # the last one that was said
@@ -165,6 +168,7 @@ class Daemon:
         """A callback has raised: the policy must not wait for a child that does not exist, and there has to
         be a next look, a full one. Until it succeeds the files of our probes grow old."""
         self._wake = self._due = 0.0
+        self._expected = math.inf  # when the timer comes
         with contextlib.suppress(Exception):
             message = f"{type(error).__name__}: {error}"
             if self._is_news(message):
@@ -279,10 +283,13 @@ class Daemon:
     def _set_timer(self, seconds: float) -> None:
         timer, self._timer = self._timer, 0
         self._loop.cancel(timer)
+        self._expected = time.monotonic() + min(seconds, HEARTBEAT)
         self._timer = self._loop.after(min(seconds, HEARTBEAT), self._on_time)
 
     def _turn(self, full: bool) -> None:
         """Look, decide, act, and set the next time to look. A daemon whose successor is gone begins anew."""
+        if time.monotonic() > self._expected + _STOOD_STILL:  # frozen, or starved: events may be lost
+            self._look_closer()
         if self._policy.state.replaced and self._runtime_state.is_vacant():
             self._terminate("no daemon acts on this host")
         if self._ending:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import subprocess
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -109,6 +111,40 @@ def test_an_assessment_that_hangs_is_reported_though_a_child_was_at_work(
         scene.relay = True
         scene.reaches("failed", 15)
         assert "the host could not be assessed" in scene.of("state")[-1].message
+
+    scene.play(body)
+
+
+@rule("R13")
+def test_a_daemon_that_stood_still_takes_another_picture(scene: Scene) -> None:
+    """The kernel keeps only so many events for a process that does not read them."""
+    freezes = f"kill -STOP {os.getpid()}; sleep 4; kill -CONT {os.getpid()}"
+
+    def body() -> None:
+        scene.reaches("converged")
+        scene.path("/proc/7/cmdline").write_bytes(b"kubelet\0")  # the relay's silence calls for nothing
+        scene.relay = False  # so that each heartbeat comes after a second
+        scene.until(lambda: "restart-proxy" in [event.data.get("verb") for event in scene.of("pass.ended")])
+        scene.looks()
+        taken = scene.taken
+        subprocess.run(["/bin/sh", "-c", freezes], check=True)
+        scene.until(lambda: scene.taken > taken, 15)
+
+    scene.play(body)
+
+
+@rule("R13", "R15")
+def test_a_cache_of_cri_resmgrs_on_a_mount_that_hangs_delays_no_rescue(scene: Scene) -> None:
+    scene.settings(dead_seconds=1.0)
+
+    def body() -> None:
+        scene.reaches("converged")
+        try:
+            with hung_mount(scene.path(paths.PROXY_CACHE).parent):
+                scene.relay = False
+                scene.until(lambda: "rescue" in scene.begun(), 30)
+        except OSError as error:
+            pytest.skip(f"this machine mounts nothing: {error}")
 
     scene.play(body)
 
