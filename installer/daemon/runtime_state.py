@@ -160,6 +160,8 @@ class RuntimeState:
         daemon that was replaced. The claim of one that is over is deleted: the daemon that begins anew would
         wait for its end again."""
         now, found = self._now(), _load(self._files, MODE_FILE)
+        if found.get("by") == self._identity:  # it was taken back, by `insist`
+            return True
         if self.foreign and found:
             if self._find_foreign(found):
                 return False

@@ -188,6 +188,22 @@ def test_a_removal_yields_to_a_newer_one(files: RootedFiles) -> None:
 
 
 @rule("R10")
+def test_a_removal_that_was_replaced_and_takes_the_host_back_begins_anew(files: RootedFiles) -> None:
+    """The newer one has ended, and left the host to it; then an installation's pod has come. That yields to
+    the removal, which does nothing more after it was replaced."""
+    lives(files)
+    old, new = runtime_state(files, "old"), runtime_state(files, "new")
+    old.claim(Mode.REMOVE)
+    new.claim(Mode.REMOVE)
+    assert old.superseded()
+    new.forget(everything=False)
+    installing = runtime_state(files, "installing")
+    assert installing.claim(Mode.INSTALL)
+    assert old.insist()
+    assert (installing.superseded(), installing.is_vacant(), old.is_vacant()) == (True, False, True)
+
+
+@rule("R10")
 def test_an_installation_whose_claim_was_deleted_has_time_to_restore_it(files: RootedFiles) -> None:
     """Its pass is at work, and it lives."""
     wall = Wall()
