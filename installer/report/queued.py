@@ -46,5 +46,6 @@ class QueuedStream:
 
     def _write_on(self) -> None:
         while (text := self._queue.get()) is not None:
-            self._stream.write(text)
-            self._stream.flush()
+            with contextlib.suppress(OSError, ValueError):  # it takes nothing, or not this text
+                self._stream.write(text)
+                self._stream.flush()

@@ -113,6 +113,19 @@ def test_a_log_waits_for_a_thread_that_cannot_start(mocker: MockerFixture) -> No
     assert stream.getvalue() == "one\ntwo\n"
 
 
+def test_a_log_that_refuses_a_text_takes_the_next_one(mocker: MockerFixture) -> None:
+    """Else each event leaves a traceback on stderr, where people read the log."""
+    complaint = mocker.patch("threading.excepthook")
+    stream = mocker.Mock()
+    stream.write.side_effect = (OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), None)
+    log = QueuedStream(stream)
+    log.write("one\n")
+    log.write("two\n")
+    log.finish()
+    assert stream.write.mock_calls == [mocker.call("one\n"), mocker.call("two\n")]
+    complaint.assert_not_called()
+
+
 def test_a_runtime_is_not_blamed_for_threads_that_cannot_start(tmp_path: Path, mocker: MockerFixture) -> None:
     mocker.patch.object(ThreadPoolExecutor, "submit", side_effect=RuntimeError("can't start new thread"))
     with socket.socket(socket.AF_UNIX) as runtime:
