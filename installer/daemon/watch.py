@@ -31,7 +31,6 @@ NO_WATCH_LEFT = (
 )
 """What is wrong if `EventLoop.sees` is false, and what helps."""
 
-_NEVER = (1 << 31) - 1  # milliseconds: a month
 _CHUNK = 65536
 _LAST_CHUNKS = 16  # a pipe holds 1 MiB at most (pipe(7)), unless another process writes on
 _REAP_SECONDS = 5.0  # what a killed process may take to disappear
@@ -70,14 +69,23 @@ def find_directories(specs: Iterable[WatchSpec]) -> Watched:
     return found
 
 
-@dataclass(slots=True, eq=False)
-class _Timer:
-    """A source of GLib's that is used again when it has fired: of each new one, PyGObject loses 112 bytes for
-    ever, which is 2 MB a day at rest."""
+class _Clock(GLib.Source):  # type: ignore[misc]
+    """Rings at its ready time. All timers share it: of each new source, PyGObject loses 112 bytes for ever,
+    which would be 2 MB a day at rest."""
 
-    source: Any
-    number: int = 0  # of what it is set for
-    call: Callable[[], None] = lambda: None
+    def __init__(self, ring: Callable[[], None]) -> None:
+        super().__init__()
+        self._ring = ring
+
+    def prepare(self) -> tuple[bool, int]:
+        return False, -1
+
+    def check(self) -> bool:
+        return False
+
+    def dispatch(self, *_: object) -> bool:
+        self._ring()
+        return True
 
 
 class EventLoop:
@@ -90,12 +98,19 @@ class EventLoop:
         self._monitors: dict[tuple[str, int, int], Any] = {}
         self._names: Watched = {}
         self._sees = False  # counted since the last `watch`
-        self._timers: dict[int, _Timer] = {}  # those that are set
-        self._idle: list[_Timer] = []
+        self._timers: dict[int, tuple[int, Callable[[], None]]] = {}  # when each is due
         self._timer_number = 0
+        self._clock: Any = None  # while it runs
 
     def run(self) -> None:
-        self._loop.run()
+        self._clock = _Clock(self._ring)
+        self._clock.attach(None)
+        self._wind()
+        try:
+            self._loop.run()
+        finally:
+            self._clock.destroy()
+            self._clock = None
 
     def quit(self) -> None:
         self._loop.quit()
@@ -115,28 +130,25 @@ class EventLoop:
     def after(self, seconds: float, call: Callable[[], None]) -> int:
         """Call once, in `seconds`. Return a timer for `cancel`; no other one will have its number."""
         self._timer_number += 1
-        timer = self._timers[self._timer_number] = self._idle.pop() if self._idle else self._new_timer()
-        timer.number, timer.call = self._timer_number, self.guarded(call, None)
-        timer.source.set_ready_time(GLib.get_monotonic_time() + round(seconds * 1e6))
-        return timer.number
+        due = GLib.get_monotonic_time() + round(seconds * 1e6)
+        self._timers[self._timer_number] = (due, self.guarded(call, None))
+        self._wind()
+        return self._timer_number
 
     def cancel(self, timer: int) -> None:
         """Does nothing for one that has called already, and for 0, which is none."""
-        if (found := self._timers.pop(timer, None)) is not None:
-            found.source.destroy()  # GLib may be about to call it: it is not used again
+        self._timers.pop(timer, None)
 
-    def _new_timer(self) -> _Timer:
-        timer = _Timer(GLib.Timeout(_NEVER))
+    def _wind(self) -> None:
+        if self._clock is not None:
+            self._clock.set_ready_time(min((due for due, _ in self._timers.values()), default=-1))
 
-        def fire(*_: object) -> bool:
-            if self._timers.pop(timer.number, None) is timer:
-                timer.call()
-                self._idle.append(timer)  # when GLib has set it for a month
-            return True
-
-        timer.source.set_callback(fire)
-        timer.source.attach(None)
-        return timer
+    def _ring(self) -> None:
+        now = GLib.get_monotonic_time()
+        for _, number in sorted((due, number) for number, (due, _) in self._timers.items() if due <= now):
+            if number in self._timers:  # else another one has just cancelled it
+                self._timers.pop(number)[1]()
+        self._wind()
 
     def soon(self, call: Callable[[], None]) -> None:
         """Call once, from the main loop. For other threads."""

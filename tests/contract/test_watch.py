@@ -214,18 +214,27 @@ def test_timers_go_off_once_in_their_order_and_a_cancelled_one_never(scene: Scen
     scene.loop.cancel(cancelled)
 
 
-def test_timers_that_have_gone_off_are_used_again(scene: Scene) -> None:
+def test_timers_cost_no_memory_whether_they_go_off_or_not(scene: Scene) -> None:
     gone: list[int] = []
 
     def again() -> None:
         gone.append(1)
+        for _ in range(100):
+            scene.loop.cancel(scene.loop.after(60.0, again))
         scene.loop.after(0.0, again)
 
     again()
-    assert scene.until(lambda: len(gone) > 20)
-    few = len(sources())
-    assert scene.until(lambda: len(gone) > 200)
+    assert scene.until(lambda: len(gone) > 50)
+    few, before = len(sources()), resident()
+    assert scene.until(lambda: len(gone) > 350)
     assert len(sources()) <= few + 1
+    assert resident() - before < 1024
+
+
+def resident() -> int:
+    """KiB of this process."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE") >> 10
 
 
 STUBBORN = "signal.signal(signal.SIGTERM, signal.SIG_IGN)\nprint('up', flush=True)\ntime.sleep(60)"
