@@ -7,7 +7,6 @@ broken disk does not pile up threads.
 from __future__ import annotations
 
 import posixpath
-import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -98,19 +97,18 @@ class Assessor:
         self, loop: EventLoop, assess: Callable[[], Assessed], found: Callable[[Assessed], None]
     ) -> None:
         self._loop, self._assess, self._found = loop, assess, loop.guarded(found, None)
-        self._thread: threading.Thread | None = None
-        self._asked = False
+        self._asked = self._is_at_work = False
         self._timer = self._alarm = 0
         self._next_at = 0.0
         self._dropped = 0  # in a row
 
     @property
     def is_busy(self) -> bool:
-        return self._thread is not None or self._timer != 0
+        return self._is_at_work or self._timer != 0
 
     def ask(self, *, anew: bool = False) -> None:
         """Something may have changed. `anew`: what was seen until now does not count at all."""
-        if self._thread is not None:
+        if self._is_at_work:
             self._asked = True
             if anew:
                 self._dropped = 0
@@ -120,24 +118,21 @@ class Assessor:
     def _begin(self) -> None:
         self._timer = 0
         self._asked = False
-        thread = threading.Thread(target=self._work, name="assess", daemon=True)
         try:
-            thread.start()
+            self._loop.beside(self._work, lambda found: self._came(*found))
         except RuntimeError as error:  # no thread can be started
             self._next_at = time.monotonic() + 1.0
             self._tell(f"the host cannot be assessed: {error}")
             return
-        self._thread = thread
+        self._is_at_work = True
         self._alarm = self._loop.after(_DEADLINE, self._overdue)
 
-    def _work(self) -> None:
+    def _work(self) -> tuple[Assessed, float]:
         began = time.thread_time()  # CPU time, which does not grow with the load of the machine
-        assessed = attempted(self._assess)
-        cost = time.thread_time() - began
-        self._loop.soon(lambda: self._came(assessed, cost))
+        return attempted(self._assess), time.thread_time() - began
 
     def _came(self, assessed: Assessed, cost: float) -> None:
-        self._thread = None
+        self._is_at_work = False
         self._loop.cancel(self._alarm)
         # What has changed meanwhile may be seen half. Somebody who never rests is not waited for.
         is_old = self._asked and self._dropped < _MOST_DROPPED

@@ -12,13 +12,16 @@ import errno
 import selectors
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from installer.daemon.watch import EventLoop
 from installer.errors import InstallerError
+
+Addresses = Mapping[tuple[int, Any], None]
+"""Families and addresses, as socket(7) has them."""
 
 _REQUEST_LIMIT = 8192  # bytes
 _CONNECTIONS = 32
@@ -44,25 +47,23 @@ class _Exchange:
 
 
 class PageServer:
-    """Serves `page(path)` until `close`; None means that there is no such page.
+    """Serves `page(path)` until `close`; None means that there is no such page. Raises InstallerError if it
+    cannot listen."""
 
-    `listen` is host:port. Raises InstallerError if it cannot listen.
-    """
-
-    def __init__(self, loop: EventLoop, listen: str, page: Callable[[str], Page | None]) -> None:
+    def __init__(self, loop: EventLoop, addresses: Addresses, page: Callable[[str], Page | None]) -> None:
         self._loop, self._page = loop, page
         self._open = dict[_Exchange, None]()  # the oldest is first
         self._timer = 0
-        host, _, port = listen.rpartition(":")
         try:
             with contextlib.ExitStack() as opened:
                 self._ready = opened.enter_context(selectors.EpollSelector())
-                self._listeners = _listen(host.strip("[]"), int(port), opened)
+                self._listeners = _listen(addresses, opened)
                 for listener in self._listeners:
                     self._ready.register(listener, selectors.EVENT_READ)
                 opened.pop_all()
-        except (OSError, ValueError, OverflowError) as error:
-            raise InstallerError(f"cannot listen on {listen}: {error}") from error
+        except (OSError, OverflowError) as error:
+            where = ", ".join(f"{host}:{port}" for _, (host, port, *_) in addresses)
+            raise InstallerError(f"cannot listen on {where}: {error}") from error
         self._ignore = loop.while_readable(self._ready.fileno(), self._serve)
 
     def close(self) -> None:
@@ -164,11 +165,21 @@ class PageServer:
         return head + (b"" if method == "HEAD" else body)
 
 
-def _listen(host: str, port: int, opened: contextlib.ExitStack) -> list[socket.socket]:
-    """A number is not looked up; a name may also have addresses that are not here. Raises OSError."""
-    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+def find_addresses(listen: str) -> Addresses:
+    """Return those of host:port. A number is not looked up; a name may be, for many seconds. Raises
+    InstallerError."""
+    host, _, port = listen.rpartition(":")
+    try:
+        found = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)
+    except (OSError, ValueError, OverflowError) as error:
+        raise InstallerError(f"cannot listen on {listen}: {error}") from error
+    return dict.fromkeys((family, address) for family, *_, address in found)
+
+
+def _listen(addresses: Addresses, opened: contextlib.ExitStack) -> list[socket.socket]:
+    """A name may also have addresses that are not here. Raises OSError."""
     listeners, missing = list[socket.socket](), list[OSError]()
-    for family, address in dict.fromkeys((family, address) for family, *_, address in found):
+    for family, address in addresses:
         dual = family == socket.AF_INET6
         try:
             listener = socket.create_server(address, family=family, dualstack_ipv6=dual)

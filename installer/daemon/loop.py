@@ -27,7 +27,7 @@ from installer.daemon.assessor import Assessed, Assessor, Engine, attempted
 from installer.daemon.configuration import Command, Configuration, listen_address
 from installer.daemon.decision import Action, Decision, Order, bounds_of
 from installer.daemon.fleet import LEAVE, leave_seconds, may_remove, report_end, report_state
-from installer.daemon.httpd import Page, PageServer
+from installer.daemon.httpd import Addresses, Page, PageServer, find_addresses
 from installer.daemon.outcome import PassReader
 from installer.daemon.pages import render_page
 from installer.daemon.pass_starter import PassStarter
@@ -103,7 +103,7 @@ class Daemon:
         self._after_child: Callable[[], None] = self._finish  # once this daemon ends
         self._said_state: object = None  # the last one that was said
         self._pages: PageServer | None = None
-        self._pages_timer = 0
+        self._pages_timer, self._looks_up = 0, False
         self._succeeded = 0.0  # when, of the epoch
         service = TransientService(bus, paths.PASS_UNIT)
         self._passes = PassStarter(self._loop, self._files, service, self._warn)
@@ -441,10 +441,27 @@ class Daemon:
 
     def _serve_pages(self) -> None:
         listen = listen_address(self._policy.configuration.listen, self._command.node_address)
-        if not listen or self._pages is not None:
+        if not listen or self._pages is not None or self._looks_up:
             return
+
+        def look_up() -> Addresses | InstallerError:
+            try:
+                return find_addresses(listen)
+            except InstallerError as error:
+                return error
+
+        self._looks_up = True
         try:
-            self._pages = PageServer(self._loop, listen, self._loop.guarded(self._page, _ERROR_PAGE))
+            self._loop.beside(look_up, partial(self._serve_pages_on, listen))
+        except RuntimeError as error:  # no thread can be started
+            self._serve_pages_on(listen, InstallerError(f"cannot listen on {listen}: {error}"))
+
+    def _serve_pages_on(self, listen: str, found: Addresses | InstallerError) -> None:
+        self._looks_up = False
+        try:
+            if isinstance(found, InstallerError):
+                raise found
+            self._pages = PageServer(self._loop, found, self._loop.guarded(self._page, _ERROR_PAGE))
             self._say("pages.served", f"/healthz, /readyz and /metrics are served on {listen}")
         except InstallerError as error:
             self._warn(error.message, f"retried every {_RETRY:.0f} s")

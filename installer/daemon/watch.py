@@ -10,8 +10,10 @@ import contextlib
 import os
 import signal
 import stat
+import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
@@ -101,16 +103,20 @@ class EventLoop:
         self._timers: dict[int, tuple[int, Callable[[], None]]] = {}  # when each is due
         self._timer_number = 0
         self._clock: Any = None  # while it runs
+        self._winds = threading.RLock()  # a timer of another thread's must not be overlooked
 
     def run(self) -> None:
-        self._clock = _Clock(self._ring)
-        self._clock.attach(None)
-        self._wind()
+        clock = _Clock(self._ring)
+        clock.attach(None)
+        with self._winds:
+            self._clock = clock
+            self._wind()
         try:
             self._loop.run()
         finally:
-            self._clock.destroy()
-            self._clock = None
+            with self._winds:
+                self._clock = None
+            clock.destroy()
 
     def quit(self) -> None:
         self._loop.quit()
@@ -128,12 +134,14 @@ class EventLoop:
         return run
 
     def after(self, seconds: float, call: Callable[[], None]) -> int:
-        """Call once, in `seconds`. Return a timer for `cancel`; no other one will have its number."""
-        self._timer_number += 1
+        """Call once from the main loop, in `seconds`; any thread may ask. Return a timer for `cancel`: no
+        other one will have its number."""
         due = GLib.get_monotonic_time() + round(seconds * 1e6)
-        self._timers[self._timer_number] = (due, self.guarded(call, None))
-        self._wind()
-        return self._timer_number
+        with self._winds:
+            self._timer_number = number = self._timer_number + 1
+            self._timers[number] = (due, self.guarded(call, None))
+            self._wind()
+        return number
 
     def cancel(self, timer: int) -> None:
         """Does nothing for one that has called already, and for 0, which is none."""
@@ -141,19 +149,22 @@ class EventLoop:
 
     def _wind(self) -> None:
         if self._clock is not None:
-            self._clock.set_ready_time(min((due for due, _ in self._timers.values()), default=-1))
+            timers = list(self._timers.values())
+            self._clock.set_ready_time(min((due for due, _ in timers), default=-1))
 
     def _ring(self) -> None:
         now = GLib.get_monotonic_time()
-        for _, number in sorted((due, number) for number, (due, _) in self._timers.items() if due <= now):
+        timers = list(self._timers.items())
+        for _, number in sorted((due, number) for number, (due, _) in timers if due <= now):
             if number in self._timers:  # else another one has just cancelled it
                 self._timers.pop(number)[1]()
-        self._wind()
+        with self._winds:
+            self._wind()
 
-    def soon(self, call: Callable[[], None]) -> None:
-        """Call once, from the main loop. For other threads."""
-        guarded = self.guarded(call, None)
-        GLib.idle_add(lambda: bool(guarded()), priority=GLib.PRIORITY_DEFAULT)
+    def beside(self, work: Callable[[], _T], then: Callable[[_T], None]) -> None:
+        """Call `work`, which may take long and raises nothing, in a thread; and then, from the main loop,
+        `then` with what it returned. Raises RuntimeError if no thread can be started."""
+        threading.Thread(target=lambda: self.after(0.0, partial(then, work())), daemon=True).start()
 
     def while_readable(self, descriptor: int, call: Callable[[], None]) -> Callable[[], None]:
         """Call as long as there is something to read. Return what ends that."""

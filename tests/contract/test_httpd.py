@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from installer.daemon.httpd import Page, PageServer
+from installer.daemon.httpd import Page, PageServer, find_addresses
 from installer.daemon.watch import EventLoop
 from installer.errors import InstallerError
 from tests.lib.rules import rule
@@ -54,15 +54,15 @@ def serving(port: int) -> Iterator[CountedLoop]:
     """A server on that port, while its loop runs in a thread of its own."""
     failures = list[Exception]()
     loop = CountedLoop(failures.append)
-    server = PageServer(loop, f"127.0.0.1:{port}", page)
+    server = PageServer(loop, find_addresses(f"127.0.0.1:{port}"), page)
     thread, runs = threading.Thread(target=loop.run), threading.Event()
     thread.start()
-    loop.soon(runs.set)
+    loop.after(0.0, runs.set)
     assert runs.wait(60)
     try:
         yield loop
     finally:
-        loop.soon(loop.quit)
+        loop.after(0.0, loop.quit)
         thread.join(60)
         server.close()
     assert failures == []
@@ -138,7 +138,7 @@ def test_its_memory_does_not_grow_with_each_connection(port: int) -> None:
 def test_an_ipv6_address_that_means_all_also_serves_ipv4() -> None:
     other, loop = free_port(), EventLoop(print)
     try:
-        server = PageServer(loop, f"[::]:{other}", page)
+        server = PageServer(loop, find_addresses(f"[::]:{other}"), page)
     except InstallerError as error:
         pytest.skip(f"this machine has no IPv6: {error}")
     socket.create_connection(("127.0.0.1", other), 60).close()
@@ -151,7 +151,7 @@ def test_a_name_may_stand_for_the_same_address_twice(monkeypatch: pytest.MonkeyP
     """As with several lines in /etc/hosts."""
     other, found = free_port(), socket.getaddrinfo
     monkeypatch.setattr(socket, "getaddrinfo", lambda *args, **kwargs: found(*args, **kwargs) * 2)
-    server = PageServer(EventLoop(print), f"127.0.0.1:{other}", page)
+    server = PageServer(EventLoop(print), find_addresses(f"127.0.0.1:{other}"), page)
     socket.create_connection(("127.0.0.1", other), 60).close()
     server.close()
 
@@ -161,12 +161,12 @@ def test_of_a_name_the_addresses_that_are_here_are_served(monkeypatch: pytest.Mo
     other, here = free_port(), (socket.AF_INET, socket.SOCK_STREAM, 6, "")
     elsewhere = (*here, ("192.0.2.1", other))
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: [elsewhere, (*here, ("127.0.0.1", other))])
-    server = PageServer(EventLoop(print), f"localhost:{other}", page)
+    server = PageServer(EventLoop(print), find_addresses(f"localhost:{other}"), page)
     socket.create_connection(("127.0.0.1", other), 60).close()
     server.close()
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: [elsewhere])
     with pytest.raises(InstallerError, match="Cannot assign requested address"):
-        PageServer(EventLoop(print), f"elsewhere:{other}", page)
+        PageServer(EventLoop(print), find_addresses(f"elsewhere:{other}"), page)
 
 
 def test_a_page_that_raises_is_asked_for_once() -> None:
@@ -178,7 +178,7 @@ def test_a_page_that_raises_is_asked_for_once() -> None:
         return Page(WELL, "text/plain", "\ud800")
 
     loop = EventLoop(failures.append)
-    server = PageServer(loop, f"127.0.0.1:{other}", unprintable)
+    server = PageServer(loop, find_addresses(f"127.0.0.1:{other}"), unprintable)
     with socket.create_connection(("127.0.0.1", other), 60) as client:
         client.sendall(b"GET /x HTTP/1.1\r\n\r\n")
         client.shutdown(socket.SHUT_WR)
@@ -193,7 +193,7 @@ def test_a_connection_that_cannot_be_awaited_keeps_no_other_one_open(monkeypatch
     """The kernel's limit is fs.epoll.max_user_watches."""
     failures, other, register = list[Exception](), free_port(), selectors.EpollSelector.register
     loop = EventLoop(failures.append)
-    server = PageServer(loop, f"127.0.0.1:{other}", page)
+    server = PageServer(loop, find_addresses(f"127.0.0.1:{other}"), page)
     monkeypatch.setattr("installer.daemon.httpd._SECONDS", 0.2)
 
     def refuse(*_: object) -> None:
@@ -225,7 +225,7 @@ def test_where_it_cannot_listen_it_says_where() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         listen = f"127.0.0.1:{taken.getsockname()[1]}"
         with pytest.raises(InstallerError, match=listen):
-            PageServer(EventLoop(print), listen, page)
+            PageServer(EventLoop(print), find_addresses(listen), page)
 
 
 @rule("R15")
@@ -236,7 +236,7 @@ def test_without_a_free_descriptor_it_cannot_listen() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
     try:
         with pytest.raises(InstallerError, match="Too many open files"):
-            PageServer(loop, listen, page)
+            PageServer(loop, find_addresses(listen), page)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 

@@ -7,6 +7,7 @@ import os
 import resource
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -229,6 +230,29 @@ def test_timers_cost_no_memory_whether_they_go_off_or_not(scene: Scene) -> None:
     assert scene.until(lambda: len(gone) > 350)
     assert len(sources()) <= few + 1
     assert resident() - before < 1024
+
+
+def test_a_timer_of_another_thread_is_never_overlooked(scene: Scene) -> None:
+    """It is set while the loop, which has just called one, finds out when the next one is due."""
+    came, missed = threading.Event(), list[int]()
+
+    def send() -> None:
+        for number in range(3000):
+            came.clear()
+            scene.loop.after(0.0, came.set)
+            if not came.wait(10.0):
+                missed.append(number)
+                break
+        scene.loop.after(0.0, scene.loop.quit)
+
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        threading.Thread(target=send).start()
+        scene.loop.run()
+    finally:
+        sys.setswitchinterval(before)
+    assert missed == []
 
 
 def resident() -> int:

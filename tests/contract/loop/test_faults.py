@@ -5,10 +5,12 @@ from __future__ import annotations
 import errno
 import json
 import os
+import socket
 import subprocess
 import threading
 import time
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from pytest_mock import MockerFixture
@@ -266,6 +268,30 @@ def test_pages_are_served_once_the_settings_are_corrected(scene: Scene) -> None:
         scene.settings(listen="127.0.0.1:0")
         scene.config.write_text("corrected")
         scene.until(lambda: bool(scene.of("pages.served")), 10)
+
+    scene.play(body)
+
+
+@rule("R13", "R15")
+def test_a_name_server_that_does_not_answer_delays_nothing(scene: Scene, mocker: MockerFixture) -> None:
+    answers, find = threading.Event(), socket.getaddrinfo
+
+    def look_up(_host: str, *args: Any, **kwargs: Any) -> Any:
+        answers.wait()
+        return find("127.0.0.1", *args, **kwargs)
+
+    mocker.patch("socket.getaddrinfo", look_up)
+    scene.settings(dead_seconds=1.0, listen="here.example:0")
+
+    def body() -> None:
+        try:
+            scene.reaches("converged")
+            scene.relay = False
+            scene.until(lambda: "rescue" in scene.begun(), 30)
+            assert not scene.of("pages.served")
+        finally:
+            answers.set()
+        scene.until(lambda: bool(scene.of("pages.served")))
 
     scene.play(body)
 
