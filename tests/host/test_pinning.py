@@ -341,7 +341,8 @@ def test_r14_containers_that_came_past_the_proxy_keep_their_weight_when_it_crash
     node.expect_good()
     crash(node)
     assert but_cpus(workload.usage) == but_cpus(before)
-    assert node.run("install").out == "nothing to do\n"
+    with node.restarts(kubelet=False, proxy=False):  # if the proxy was slow, the guard has moved kubelet
+        node.run("install")
 
 
 @rule("R14", "R13")

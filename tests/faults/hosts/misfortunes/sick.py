@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import posixpath
-import time
 
 from tests.faults.hosts.misfortunes.case import (
     Before,
@@ -20,7 +19,6 @@ from tests.faults.hosts.misfortunes.case import (
     written,
 )
 from tests.host.node import KUBELET_ENVIRONMENT, PROXY_ENVIRONMENT, PROXY_UNIT, Node
-from tests.lib.throwaway.kubelet import healthz
 
 _STARTING = f"write {PROXY_ENVIRONMENT}"  # the last line before the proxy's start
 _MOVING = f"write {KUBELET_ENVIRONMENT}"  # the last line before kubelet's
@@ -33,10 +31,8 @@ _SOCKET_IS_BACK = f"until [ -S {_SOCKET} ]; do sleep 0.2; done"
 _THEIR_PROXY_DROP_IN = f"{PROXY_UNIT}.d/99-theirs.conf"
 
 
-def _install_and_wait_until_sick(node: Node) -> None:
+def _install(node: Node) -> None:
     node.run("install")
-    while healthz(node.host) == "ok":
-        time.sleep(0.1)
 
 
 SICK = (
@@ -95,7 +91,7 @@ SICK = (
     ),
     Case(
         "kubelet becomes sick on the relay while it settles",
-        fault("kubelet", '{"onRelay": {"sickAfterSeconds": 0.6}}'),
+        fault("kubelet", '{"onRelay": {"sickAfterAnswers": 1}}'),
         both(fault("kubelet", ""), good_version),
         5,
         ("stopped being ok", "as it was before"),
@@ -226,7 +222,7 @@ KUBELETS = (
     ),
     Case(
         "a kubelet that becomes sick on the relay when it has settled",
-        both(fault("kubelet", '{"onRelay": {"sickAfterSeconds": 4}}'), _install_and_wait_until_sick),
+        both(_install, fault("kubelet", '{"onRelay": {"healthz": false}}')),
         fault("kubelet", ""),
         3,
         ("kubelet.service", "not healthy"),

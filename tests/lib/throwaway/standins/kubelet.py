@@ -11,7 +11,7 @@ Faults (faults.py; the file is FAULTS below, healthz is looked up at each reques
     exitAfterSeconds   it dies that long after it was healthy
     healthz            false: answers 500
     version            what it answers to --version
-    sickAfterSeconds   from then on, counted from its start, it answers 500
+    sickAfterAnswers   it answers 500 when it has answered ok that often
     ignoreTerm         true: SIGTERM does not end it
     workerSeconds      from its start until the probes of the pods that were there have workers
     graceSeconds       so much older than kubelet is a container whose readiness outlives a restart
@@ -41,7 +41,6 @@ RELAY = "/run/cri-resmgr/cri-resmgr.sock"
 SERVICE = "/runtime.v1.RuntimeService/"
 IMAGE_INFO = "/runtime.v1.ImageService/ImageFsInfo"
 VERSION = "1.29.14"
-STARTED = time.monotonic()
 
 #: Flags that Kubernetes removed.
 GONE = ("--container-runtime",)
@@ -216,13 +215,14 @@ class Pages:
 
     def __init__(self, address: str, pods: Pods) -> None:
         self._address, self._pods = address, pods
+        self._answers = 0  # that it is well
 
     def healthz(self, path: str, _token: str = "") -> tuple[str, str]:
         if not path.startswith("/healthz"):
             return UNKNOWN
         wrong = wrongs(self._address)
-        age = time.monotonic() - STARTED
-        healthy = wrong.get("healthz", True) and age < wrong.get("sickAfterSeconds", math.inf)
+        healthy = wrong.get("healthz", True) and self._answers < wrong.get("sickAfterAnswers", math.inf)
+        self._answers += healthy
         return ("200 OK", "ok") if healthy else ("500 Internal Server Error", "failed")
 
     def read_only(self, path: str, _token: str = "") -> tuple[str, str]:
