@@ -193,6 +193,7 @@ def test_fifty_unknown_containers_keep_their_weight_through_every_policy_an_upgr
     with untouched(node.host):  # beside a word on those for whom the policy has no room
         assert node.run("install").out.endswith("nothing to do\n")
     node.host.systemctl("restart", PROXY)
+    node.put_back()
     node.expect_good()
     for name in ("balloons", "static-pools", "topology-aware"):
         node.fallback(POLICIES[name])
@@ -341,8 +342,7 @@ def test_r14_containers_that_came_past_the_proxy_keep_their_weight_when_it_crash
     node.expect_good()
     crash(node)
     assert but_cpus(workload.usage) == but_cpus(before)
-    with node.restarts(kubelet=False, proxy=False):  # if the proxy was slow, the guard has moved kubelet
-        node.run("install")
+    node.put_back()
 
 
 @rule("R14", "R13")

@@ -34,6 +34,7 @@ def install_with_few(node: Node, policy: str, guard: int = 3) -> None:
     entries = {f"cache:{n}": {"ID": f"gone-{n}", "PodID": "gone"} for n in range(FEW)}
     path.write_text(json.dumps(cache | {"Containers": entries}))
     node.host.systemctl("restart", PROXY)
+    node.put_back()
     node.expect_good()
     # However busy this machine is, that start was quick.
     node.host.run(

@@ -41,6 +41,7 @@ def crowded(node: Node) -> Node:
     node.run("install")
     remember_many(node)
     node.host.systemctl("restart", PROXY)
+    node.put_back()
     node.expect_good()
     return node
 
