@@ -86,7 +86,8 @@ class _Clock(GLib.Source):  # type: ignore[misc]
         return False
 
     def dispatch(self, *_: object) -> bool:
-        self._ring()
+        with contextlib.suppress(Exception):  # without memory: PyGObject would end all timers with it
+            self._ring()
         return True
 
 

@@ -13,8 +13,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from gi.repository import GLib
 
-from installer.daemon.watch import WatchSpec, find_directories
+from installer.daemon.watch import EventLoop, WatchSpec, find_directories
 from installer.host.command import run
 from installer.model.daemon import Job
 from tests.lib.event_loop import SOON, Scene
@@ -230,6 +231,23 @@ def test_timers_cost_no_memory_whether_they_go_off_or_not(scene: Scene) -> None:
     assert scene.until(lambda: len(gone) > 350)
     assert len(sources()) <= few + 1
     assert resident() - before < 1024
+
+
+@rule("R15")
+def test_a_failure_that_cannot_be_reported_ends_no_other_timer() -> None:
+    """As where there is no memory."""
+
+    def fail(_error: Exception | None = None) -> None:
+        raise MemoryError
+
+    loop, seen = EventLoop(fail), list[int]()
+    loop.after(0.0, fail)
+    loop.after(0.02, lambda: seen.append(1))
+    loop.after(0.04, loop.quit)
+    with tidied():
+        GLib.timeout_add(10_000, loop.quit)  # no timer of the loop's
+        loop.run()
+    assert seen
 
 
 def test_a_timer_of_another_thread_is_never_overlooked(scene: Scene) -> None:
