@@ -458,6 +458,9 @@ class Daemon:
 
     def _serve_pages_on(self, listen: str, found: Addresses | InstallerError) -> None:
         self._looks_up = False
+        if listen != listen_address(self._policy.configuration.listen, self._command.node_address):
+            self._serve_pages()  # the settings have changed meanwhile
+            return
         try:
             if isinstance(found, InstallerError):
                 raise found

@@ -296,6 +296,35 @@ def test_a_name_server_that_does_not_answer_delays_nothing(scene: Scene, mocker:
     scene.play(body)
 
 
+@rule("R13")
+def test_pages_are_not_served_where_the_settings_no_longer_say(scene: Scene, mocker: MockerFixture) -> None:
+    """They have changed while the host's name was looked up."""
+    answers, find = threading.Event(), socket.getaddrinfo
+
+    def look_up(host: str, *args: Any, **kwargs: Any) -> Any:
+        if host == "before.example":
+            answers.wait()
+        return find("127.0.0.1", *args, **kwargs)
+
+    mocker.patch("socket.getaddrinfo", look_up)
+    scene.settings(listen="before.example:0")
+
+    def body() -> None:
+        try:
+            scene.reaches("converged")
+            taken = scene.taken
+            scene.settings(listen="now.example:0")
+            scene.config.write_text("changed")
+            scene.until(lambda: scene.taken > taken)
+            scene.looks()
+        finally:
+            answers.set()
+        scene.until(lambda: bool(scene.of("pages.served")))
+        assert [event.message.rpartition(" ")[2] for event in scene.of("pages.served")] == ["now.example:0"]
+
+    scene.play(body)
+
+
 def test_outside_a_pod_invalid_settings_end_the_daemon(scene: Scene) -> None:
     scene.command = replace(scene.command, identity="")
     scene.faults = ["mode: bad"]
