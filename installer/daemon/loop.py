@@ -267,7 +267,8 @@ class Daemon:
     def _on_time(self) -> None:
         self._timer = 0
         now = time.monotonic()
-        if now < self._wake - _DEBOUNCE:  # the policy waits for longer: only the probes need a sign of life
+        is_late = now > self._expected + _STOOD_STILL
+        if now < self._wake - _DEBOUNCE and not is_late:  # only the probes need a sign of life
             self._show(alive=True)
             self._set_timer(self._wake - now)
             return

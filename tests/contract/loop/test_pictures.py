@@ -14,6 +14,7 @@ from pytest_mock import MockerFixture
 
 from installer.model import paths
 from installer.model.hold import PAUSE_FILE
+from installer.model.names import Mode
 from tests.lib.hung_mount import hung_mount
 from tests.lib.own_process import KUBELET, Scene, SceneEngine
 from tests.lib.rules import rule
@@ -126,6 +127,24 @@ def test_a_daemon_that_stood_still_takes_another_picture(scene: Scene) -> None:
         scene.relay = False  # so that each heartbeat comes after a second
         scene.until(lambda: "restart-proxy" in [event.data.get("verb") for event in scene.of("pass.ended")])
         scene.looks()
+        taken = scene.taken
+        subprocess.run(["/bin/sh", "-c", freezes], check=True)
+        scene.until(lambda: scene.taken > taken, 15)
+
+    scene.play(body)
+
+
+@rule("R13")
+def test_a_daemon_that_has_removed_and_stood_still_takes_another_picture(scene: Scene) -> None:
+    """It waits for longer than for its timer, which only shows that it lives."""
+    freezes = f"kill -STOP {os.getpid()}; sleep 9; kill -CONT {os.getpid()}"
+    scene.settings(mode=Mode.REMOVE)
+    scene.does("remove", "converges(False)")
+
+    def body() -> None:
+        scene.reaches("removed")
+        for _picture in range(3):
+            scene.looks()
         taken = scene.taken
         subprocess.run(["/bin/sh", "-c", freezes], check=True)
         scene.until(lambda: scene.taken > taken, 15)
