@@ -47,8 +47,8 @@ class _Exchange:
 
 
 class PageServer:
-    """Serves `page(path)` until `close`; None means that there is no such page. Raises InstallerError if it
-    cannot listen."""
+    """Serves pages on these addresses until `close`. `page` returns None for a path that has none. Raises
+    InstallerError if it cannot listen."""
 
     def __init__(self, loop: EventLoop, addresses: Addresses, page: Callable[[str], Page | None]) -> None:
         self._loop, self._page = loop, page

@@ -168,7 +168,6 @@ class Daemon:
         """A callback has raised: the policy must not wait for a child that does not exist, and there has to
         be a next look, a full one. Until it succeeds the files of our probes grow old."""
         self._wake = self._due = 0.0
-        self._expected = math.inf  # when the timer comes
         with contextlib.suppress(Exception):
             message = f"{type(error).__name__}: {error}"
             if self._is_news(message):

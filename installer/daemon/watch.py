@@ -86,7 +86,7 @@ class _Clock(GLib.Source):  # type: ignore[misc]
         return False
 
     def dispatch(self, *_: object) -> bool:
-        with contextlib.suppress(Exception):  # without memory: PyGObject would end all timers with it
+        with contextlib.suppress(Exception):  # PyGObject removes a source that raises: all timers would go
             self._ring()
         return True
 
@@ -149,6 +149,7 @@ class EventLoop:
         self._timers.pop(timer, None)
 
     def _wind(self) -> None:
+        """Set the clock to the next timer. The caller holds `_winds`."""
         if self._clock is not None:
             timers = list(self._timers.values())
             self._clock.set_ready_time(min((due for due, _ in timers), default=-1))

@@ -104,8 +104,7 @@ class RunningChild(Protocol):
 
     @property
     def is_gone(self) -> bool:
-        """Whether there is no such process any more. One that hangs in a system call counts as ended
-        before."""
+        """Whether the process no longer exists. One that counts as ended may still hang in a system call."""
         ...
 
     def kill(self) -> None:
