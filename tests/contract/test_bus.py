@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -226,6 +227,23 @@ def test_a_bus_that_hangs_up_at_each_reload_ends_it_at_its_deadline() -> None:
         pytest.raises(SystemdError, match="daemon-reload: not done after 4 s"),
     ):
         systemd.daemon_reload(4)
+
+
+@rule("R9")
+def test_a_reload_that_is_lost_while_its_time_ends_is_not_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a starved node the lost connection and the end of the time are seen at once."""
+    late = threading.Event()
+    clock = SimpleNamespace(monotonic=lambda: time.monotonic() + 60 * late.is_set(), sleep=time.sleep)
+    monkeypatch.setattr("installer.host.systemd.time", clock)
+
+    def respond(call: bytes) -> bytes | None:
+        if b"Reload" not in call:
+            return _named(call)
+        late.set()
+        return None
+
+    with _bus(respond) as systemd, pytest.raises(SystemdError, match="daemon-reload: not done after 30 s"):
+        systemd.daemon_reload(30)
 
 
 @rule("R15")
