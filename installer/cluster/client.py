@@ -11,6 +11,7 @@ import random
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from errno import EBUSY
 from functools import partial
 
 from installer.cluster.member import PERIODS, Due, Kept, Member, Periods, kept, restored
@@ -137,6 +138,8 @@ class ClusterClient(Cluster):
             self._schedule()  # what was to be reported is over
             return
         try:
+            if self._child is not None and not self._child.is_gone:
+                raise OSError(EBUSY, "the last one hangs")
             job = Job(self._argv(request), self._line, self._ended, SYNC_SECONDS, _GRACE)
             self._child = loop.start(job)
         except OSError as error:
@@ -154,7 +157,8 @@ class ClusterClient(Cluster):
         self._output = text  # the last one counts
 
     def _ended(self, code: int) -> None:
-        self._child = None
+        if self._child is not None and self._child.is_gone:
+            self._child = None
         if self._loop is not None and self.member.in_flight is not None:
             self._receive(_parse_reply(self.member.in_flight, self._output, code))
 

@@ -320,6 +320,21 @@ def test_a_child_that_hangs_is_killed_and_the_heartbeats_go_on(scene: Scene) -> 
 
 
 @rule("R15")
+def test_children_that_not_even_sigkill_ends_do_not_pile_up(scene: Scene) -> None:
+    """Python reads its files from a disk that may hang. Such a child counts as ended after a while."""
+    scene.begin()
+    scene.heartbeat("", 137)
+    hung = scene.children[-1]
+    hung.is_gone = False
+    for _ in range(5):
+        scene.loop.fire()
+        assert scene.children == [hung]
+    hung.is_gone = True
+    scene.heartbeat(answer())
+    assert scene.kinds()[-1] == "cluster.restored"
+
+
+@rule("R15")
 def test_a_log_that_fails_does_not_end_the_heartbeats(files: RootedFiles) -> None:
     def full(_event: Event) -> None:
         raise OSError(28, "No space left on device")

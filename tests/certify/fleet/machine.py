@@ -86,6 +86,8 @@ class Script:
 class Child:
     """A sync's process: how far it has come, is what it was answered so far."""
 
+    is_gone = True  # when it has ended
+
     def __init__(self, job: Job, wall: float, now: float, window: str) -> None:
         self.began_at, self.window = now, window
         self.text, self.wall, self.on_line, self.on_end = job.argv[-1], wall, job.on_line, job.on_end
