@@ -86,6 +86,7 @@ class Policy:
         self._judged: tuple[object, ...] = ()  # what was last reported of one, and when
         self._judged_at = -RESYNC
         self._closer_at = now  # when the host has to be assessed anew
+        self._read_by = now + RESYNC  # when the Node has to be read though nothing calls for it
         self._traits: tuple[object, ...] = ()  # of the host, whose change calls for a picture
         self._wants: PlannedWork | None = None
         self._owes_repair = False  # a rescue has stopped a repair, or found one that had to wait
@@ -199,11 +200,14 @@ class Policy:
         silence = self._relay.silence(now)
         may_rescue = snapshot.is_ours and 0.0 < silence < _LONG_SILENCE
         rests = not (self.working or self._replaced or snapshot.blind) and decision.action is Action.NOTHING
+        if snapshot.permission.fresh:
+            self._read_by = now + self._spread(RESYNC)
+        asks = may_rescue or (now >= self._read_by and not self._replaced)
         due = self._due(now)
         return replace(
             decision,
             wants=self._wants,
-            read_node=decision.read_node or (may_rescue and not snapshot.permission.fresh),
+            read_node=decision.read_node or (asks and not snapshot.permission.fresh),
             looks_closer=rests and (self._has_changed or now >= self._closer_at),
             has_changed=self._has_changed,
             wake=min(due, now + self._heartbeat(now)),
@@ -524,7 +528,7 @@ class Policy:
 
     def _due(self, now: float) -> float:
         """Return when there may be something to do if nothing happens until then."""
-        times = [now + RESYNC, self._rescue_at, self._closer_at]
+        times = [now + RESYNC, self._rescue_at, self._closer_at, self._read_by]
         times += [*self._passes.moments(now), *self._relay.moments()]
         times += [min(self.restarts) + HOUR + 1.0] if self.restarts else []
         times += [self._starting_since + _KUBELET_PATIENCE] if self._starting_since is not None else []

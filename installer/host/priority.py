@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from contextlib import suppress
 
-NICE = -10  # nice(2): nine times the share of a process of nice 0
+NICE = -15  # nice(2): 28 times the share of a process of nice 0
 
 
 def raise_priority() -> None:

@@ -33,7 +33,7 @@ LEFT_OUT = frozenset(
 )
 #: After so many seconds it does not matter any more how long ago it was.
 HORIZONS = {
-    **dict.fromkeys(("due", "timers", "quiet_until", "retry_at", "locked_until", "_verify_at"), 0.0),
+    **dict.fromkeys(("due", "timers", "quiet_until", "retry_at", "locked_until", "_read_by"), 0.0),
     **dict.fromkeys(("_closer_at", "_rescue_at", "_now", "begun_at", "watched", "time"), 0.0),
     **dict.fromkeys(("_answered_at", "_runtime_since", "_invocation_since", "good_since"), 0.0),
     **dict.fromkeys(("granted_at", "_granted_at", "denied_since", "_begun"), 60.0),

@@ -121,11 +121,13 @@ def wait_healthy(host: ThrowawayHost, timeout: float = 60.0) -> None:
 
 
 def running_arguments(host: ThrowawayHost, unit: str = UNIT) -> list[str]:
-    """The arguments of the running kubelet, without its interpreter's."""
+    """The arguments of the running kubelet, without its interpreter's. Raises HostError if none runs."""
     pid = int(host.show(unit, "MainPID"))
-    if pid == 0:
-        raise HostError("kubelet does not run")
-    words = (host.root / f"proc/{pid}/cmdline").read_bytes().decode().split("\0")[:-1]
+    try:
+        command_line = (host.root / f"proc/{pid}/cmdline").read_bytes()  # /proc/0: there is none
+    except (FileNotFoundError, ProcessLookupError) as error:
+        raise HostError("kubelet does not run") from error
+    words = command_line.decode().split("\0")[:-1]
     return words[3:] if words[1:2] == ["-IS"] else words[1:]
 
 

@@ -233,10 +233,21 @@ def test_before_a_hold_for_used_up_restarts_the_cluster_is_asked_about_a_pause(m
     assert bench.look(OFF) is Action.HOLD
 
 
-def test_at_rest_nobody_is_asked(settled: Bench) -> None:
-    for _ in range(3):
-        assert settled.look(replace(GOOD, permission=UNASKED), after=5) is Action.NOTHING
-        assert not settled.last.read_node
+def test_at_rest_the_cluster_is_asked_about_a_pause_every_ten_minutes(settled: Bench) -> None:
+    """It also tells the Node again what others have changed there."""
+    unasked = replace(GOOD, permission=UNASKED)
+    for _ in range(2):
+        for _ in range(119):
+            assert settled.look(unasked, after=5) is Action.NOTHING
+            assert not settled.last.read_node
+        settled.look(unasked, after=5)
+        assert settled.last.read_node
+        settled.look(GOOD, after=0)
+
+
+def test_a_daemon_that_was_replaced_asks_nobody(settled: Bench) -> None:
+    settled.look(replace(GOOD, permission=UNASKED, superseded=True), after=700)
+    assert not settled.last.read_node
 
 
 def test_a_node_without_a_proxy_asks_nobody_while_it_waits_for_a_permit(make: Make) -> None:
