@@ -18,7 +18,7 @@ from installer.model.jsontext import items_at, mapping_at, text_at
 
 _STEADY = 35  # the first minor version of Kubernetes whose kubelet keeps its pods Ready
 _MOST = 1000  # pods of a node
-_KEY = 8  # characters of a UID that are remembered: of the pods of one node they tell
+_KEY = 8  # characters of a UID that are remembered: enough to tell the pods of one node apart
 _OVER = ("Completed", "Succeeded")
 
 

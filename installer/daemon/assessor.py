@@ -91,7 +91,7 @@ def _places(snapshot: HostSnapshot) -> Iterator[str]:
 
 
 class Assessor:
-    """Answers `ask` with `found` in the main loop, once for all that was asked meanwhile."""
+    """Calls `found` in the main loop for each `ask`; once for all that came while it was busy."""
 
     def __init__(
         self, loop: EventLoop, assess: Callable[[], Assessed], found: Callable[[Assessed], None]
@@ -134,7 +134,7 @@ class Assessor:
     def _came(self, assessed: Assessed, cost: float) -> None:
         self._is_at_work = False
         self._loop.cancel(self._alarm)
-        # What has changed meanwhile may be seen half. Somebody who never rests is not waited for.
+        # What has changed meanwhile may be seen half. Changes that never stop are not waited for.
         is_old = self._asked and self._dropped < _MOST_DROPPED
         self._dropped = self._dropped + 1 if is_old else 0
         self._next_at = time.monotonic() + (0.0 if is_old else min(cost, 0.5) * _SHARE)
@@ -145,7 +145,7 @@ class Assessor:
             self._found(assessed)
 
     def _overdue(self) -> None:
-        """Said again and again: while a child is at work nobody takes it."""
+        """Reported again and again, because nobody takes the report while a child is at work."""
         self._alarm = self._loop.after(_DEADLINE, self._overdue)
         self._tell(f"the host could not be assessed within {_DEADLINE:.0f} s: a disk or a mount may hang")
 
@@ -154,7 +154,7 @@ class Assessor:
 
 
 def attempted(assess: Callable[[], Assessed]) -> Assessed:
-    """What `assess` returns, or that it has failed."""
+    """Return what `assess` returns, or that it has failed."""
     try:
         return assess()
     except Exception as raised:
@@ -162,6 +162,6 @@ def attempted(assess: Callable[[], Assessed]) -> Assessed:
 
 
 def failed(error: InstallerError) -> Assessed:
-    """There is no picture, but why."""
+    """Return why there is no picture, in the form of one."""
     ended = BEGUN.failed(error)
     return Assessed(Picture(code=ended.code, reason=ended.reason, inputs=ended.reason, installed=None))

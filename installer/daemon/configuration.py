@@ -70,7 +70,7 @@ class Command:
     config: Path | None
     ready_file: Path = Path(READY_FILE)  # in our own file system
     identity: str = ""  # names this daemon on the host; a restart of its container keeps it
-    good_seconds: float = 60.0  # that a relay has to answer before kubelet returns to it
+    good_seconds: float = 60.0  # that a relay has to answer before kubelet returns to it by a restart
     program: tuple[str, ...] = OURSELVES  # what a child runs
     default_configs: bool = False
     take_over: bool = False

@@ -21,8 +21,8 @@ class Action(StrEnum):
     INSTALL = "install"
     REMOVE = "remove"
     RESTART_PROXY = "restart-proxy"
-    RESCUE = "rescue"  # set a hold, and restart kubelet on its base endpoint
-    HOLD = "hold"
+    RESCUE = "rescue"  # set a hold, and take kubelet off the relay, by a restart if it cannot be moved
+    HOLD = "hold"  # set a hold, and move kubelet off the relay if that takes no restart
     STOP = "stop"  # SIGTERM for the running child, which ends it between two steps; SIGKILL after a grace
 
 

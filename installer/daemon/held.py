@@ -15,7 +15,7 @@ class Holder(Enum):
     """Who has set the hold."""
 
     PERSON = auto()  # `install` by hand ends it, or deleting the file
-    RUN = auto()
+    RUN = auto()  # of an earlier build, which was cut off
     DAEMON = auto()
     ROLLBACK = auto()
 

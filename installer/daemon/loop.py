@@ -1,7 +1,7 @@
 """The daemon: it looks, lets the policy decide, starts a pass for that, and waits for the next event.
 
 It changes nothing of the host itself but its runtime state. What the host lacks, the assessor says; a pass
-does all converging, in a process that outlives this one. `pass_starter.py` starts it.
+does all converging, in a process of its own. `pass_starter.py` starts it.
 
 Nothing that fails ends the daemon or its watch. Each callback of the loop is guarded, a child that does not
 start or does not end in time is a failed outcome, and there is always a next timer. kubelet sees that the
@@ -200,7 +200,7 @@ class Daemon:
             self._assessor.ask(anew=anew)
 
     def _assess(self) -> Assessed:
-        """In the assessor's thread. What fails is watched all the same."""
+        """Called in the assessor's thread. A failure of the assessment does not end the watch."""
         assessed = attempted(lambda: self._engine.assess(Mode.REMOVE if self._removing else None))
         self._places = self._places if assessed.places is None else assessed.places
         return replace(assessed, watched=find_directories(self._poller.watch_specs(self._places)))

@@ -18,7 +18,7 @@ _KIND = "pass.outcome"
 
 
 def result_event(result: RunResult) -> Event:
-    """In the pass."""
+    """Return the line of a pass that states its result so far."""
     return Event(_KIND, "", {"outcome": to_json(result)})
 
 

@@ -1,6 +1,6 @@
 """What the daemon serves over HTTP: /healthz, /readyz and /metrics, from its state. Pure.
 
-It writes the text format of Prometheus itself, because the client library weighs as much as the whole daemon
+It writes the text format of Prometheus itself, because the client library would cost 7 MB
 (https://prometheus.io/docs/instrumenting/exposition_formats/).
 """
 
@@ -34,8 +34,8 @@ def render_page(
 ) -> Page | None:
     """Return the page at `path`, None if there is none. /healthz answers 200 as long as the program runs,
     /readyz 200 only if the host is converged and healthy, else 503; both have the state as JSON. `succeeded`
-    is when the last pass converged, in seconds of the epoch, `answered_in` the seconds that the relay took
-    for its last answer; both are 0 before the first one."""
+    is when the host was last as it should be, in seconds of the epoch, `answered_in` the seconds that the
+    relay took for its last answer; both are 0 before the first one."""
     if path == "/metrics":
         return Page(_OK, _METRICS, "".join(_metrics(state, version, succeeded, answered_in)))
     if path in ("/healthz", "/readyz"):

@@ -1,6 +1,6 @@
 """Which phase the daemon reports, and why. Pure: from what the policy knows now.
 
-It reports `converged` only while no child works and nothing differs from what the last pass has verified:
+It reports `converged` only while no child works and the last picture shows nothing that a run would mend:
 rollouts, removals of a fleet and people rely on it.
 """
 

@@ -45,7 +45,7 @@ _KUBELET_PATIENCE = 10.0  # seconds that others may take to restart kubelet befo
 _LONG_SILENCE = 60.0  # from then on the relay is probed as seldom as one that answers
 _RESCUE_RETRY = 2.0
 _FIRST_PICTURE = 5.0  # seconds that a rescue waits for it: a mount may hang
-_OVERTAKEN = 10.0  # seconds; somebody who never rests is not waited for
+_OVERTAKEN = 10.0  # seconds; changes that never stop are not waited for longer
 _GOOD_SECONDS = 5.0  # that a relay has to answer before kubelet returns to it, if that takes no restart
 _LONGER = 4.0  # times as long, after each return within an hour
 _FIRST_AGAIN = 5.0  # seconds until a host that is not as it should be is assessed again; then ever longer
@@ -60,7 +60,8 @@ _DELAYS_A_RESCUE = (Action.INSTALL, Action.RESTART_PROXY)
 
 class Policy:
     """`restarts` are the times at which earlier daemons restarted kubelet, on the clock of `now`. A relay has
-    to answer for `good_seconds` before kubelet returns to it. `state` is what the daemon reports."""
+    to answer for `good_seconds` before kubelet returns to it by a restart. `state` is what the daemon
+    reports."""
 
     def __init__(
         self,
@@ -331,8 +332,9 @@ class Policy:
         return self._install(now, snapshot, picture.differs or "an earlier run has not come to its end")
 
     def _may_begin(self, now: float, snapshot: PollSnapshot, picture: Picture) -> bool:
-        """Whether what differs is not left to systemd, or to a rescue. They see to a proxy that starts: a run
-        now would blame the good generation. One that has started since looked as if it were in need."""
+        """Whether a run may begin, because what differs is not left to systemd or to a rescue. These see to a
+        proxy that starts: a run now would blame the good generation. One that has started since the picture
+        only looked as if it needed a run."""
         coming, since = snapshot.proxy_is_coming, self._overtaken_since
         overtaken = since is not None and now - since < _OVERTAKEN
         left = (coming or overtaken or self._flaps(now, snapshot)) and not picture.in_files

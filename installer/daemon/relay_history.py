@@ -8,7 +8,7 @@ from __future__ import annotations
 from installer.daemon.poller import PollSnapshot
 
 _UNSEEN_SHARE = 0.25  # the relay may have been silent for so long before a probe has shown it
-_UNSEEN_MOVES = 0.5  # the same where deadSeconds are few
+_UNSEEN_MOVES = 0.5  # the same where kubelet can be moved, and a wrong alarm costs little
 _RESTART_SHARE = 0.5  # of silence, until a proxy that has served is restarted
 _RESTARTS_SHARE = 4.0  # where kubelet can only leave by a restart, and a wrong alarm costs more
 _SLOW = 60.0  # seconds of a start that kubelet does not wait for: with many containers it takes its time

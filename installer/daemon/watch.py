@@ -53,9 +53,9 @@ Watched = Mapping[tuple[str, int, int], frozenset[str]]
 
 
 def find_directories(specs: Iterable[WatchSpec]) -> Watched:
-    """Those that exist. It may hang as long as a mount does. A link that replaces one afterwards may lead the
-    monitor out of the root: that costs a needless call, because its path is never used. Raises OSError where
-    descriptors or memory are used up: nothing says then which directories exist."""
+    """Return those that exist. This may hang as long as a mount does. A link that replaces one afterwards may
+    lead the monitor out of the root: that costs a needless call, because its path is never used. Raises
+    OSError where descriptors or memory are used up: nothing says then which directories exist."""
     found: dict[tuple[str, int, int], frozenset[str]] = {}
     for spec in specs:
         try:
@@ -103,8 +103,8 @@ class EventLoop:
         self._sees = False  # counted since the last `watch`
         self._timers: dict[int, tuple[int, Callable[[], None]]] = {}  # when each is due
         self._timer_number = 0
-        self._clock: Any = None  # while it runs
-        self._winds = threading.RLock()  # a timer of another thread's must not be overlooked
+        self._clock: Any = None  # exists while the loop runs
+        self._winds = threading.RLock()  # a timer that another thread sets must not be overlooked
 
     def run(self) -> None:
         clock = _Clock(self._ring)

@@ -20,8 +20,8 @@ class Phase(StrEnum):
     STARTING = "starting"
     WAITING = "waiting"  # for a permit to restart kubelet
     CONVERGING = "converging"  # to inputs that have changed, or to a host without us
-    REPAIRING = "repairing"  # the host differs from what was converged, or may: a pass looks into it
-    CHECKING = "checking"  # nothing that is seen has changed, and a pass looks at everything again
+    REPAIRING = "repairing"  # the host differs from what it should be, or a run looks into it
+    CHECKING = "checking"  # nothing differs that a run would mend, and a pass is at work
     CONVERGED = "converged"
     REMOVED = "removed"
     UNWELL = "unwell"  # converged, but the relay or a unit is not healthy
@@ -41,7 +41,7 @@ _EXCUSED = (
 
 @dataclass(frozen=True, slots=True)
 class Installed:
-    """What a pass found or left installed; empty if no generation is good."""
+    """What is installed, as last seen; empty if no generation is good."""
 
     generation: str = ""
     payload_version: str = ""
@@ -59,9 +59,9 @@ class DaemonState:
     ready: bool
     reason: str = ""  # for people: why the node is not ready
     hold: str = ""  # why kubelet is held on its base endpoint
-    last_exit: int = -1  # exit code of the last pass; -1: none has ended
+    last_exit: int = -1  # exit code of the last pass, or with which one would end now; -1: not known
     last_seconds: float = 0.0
-    installed: Installed = Installed()  # by the last pass
+    installed: Installed = Installed()
     wanted: str = ""  # the generation that is to be installed; empty if the inputs cannot be read
     serves: bool = False  # what is installed is good, and kubelet works with it, whichever generation it is
     replaced: bool = False  # another daemon acts on the host, and reports on the Node

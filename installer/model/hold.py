@@ -16,7 +16,7 @@ from installer.model.jsontext import parse_object
 
 BY_DAEMON = "run: "
 BY_ROLLBACK = "rollback: "
-BY_RUN = "install: "  # a run in progress: it ends the hold itself, or the next run does if it was cut off
+BY_RUN = "install: "  # a run of an earlier build, which was cut off: the next run ends the hold
 
 
 def read_hold(read: Callable[[str], bytes | None]) -> str:
@@ -37,7 +37,7 @@ def is_operators(reason: str) -> bool:
 
 
 def is_of_a_run(reason: str) -> bool:
-    """Whether a run set the hold, which is in progress or was cut off."""
+    """Whether a run of an earlier build set the hold."""
     return reason.startswith(BY_RUN)
 
 
