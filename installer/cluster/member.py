@@ -5,8 +5,8 @@ Each fact makes another value of it: what the daemon has decided (`with_state`, 
 (`sync_plan.receive`). It says what may begin (`permission`) and when the next sync is due (`wait`); what that
 is about is in `sync_plan.next_sync`. `client.py` has the child process, the timer and the file.
 
-A node at rest reads its Node before the pass that comes each ten minutes: 0.5 requests in five minutes, 17 a
-second for ten thousand nodes. Everything else follows a change.
+A node at rest reads its Node every ten minutes (`policy.py`): 0.5 requests in five minutes, 17 a second for
+ten thousand nodes. Everything else follows a change.
 """
 
 from __future__ import annotations
