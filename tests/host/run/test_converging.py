@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from installer.host.priority import NICE
 from installer.model.paths import PROXY_CACHE as CACHE
 from tests.host.daemon import SOON, within
 from tests.host.node import BINARY, DROP_IN, FALLBACK, GUARD, KUBELET_ENVIRONMENT, PROXY, Node
@@ -32,7 +33,7 @@ def test_it_installs_is_small_and_leaves_all_in_place_when_it_ends(node: Node, t
         running.settle()
         assert running.restarts() == 1
         assert running.rss() < 48_000
-        assert os.getpriority(os.PRIO_PROCESS, running.process.pid) == -10
+        assert os.getpriority(os.PRIO_PROCESS, running.process.pid) == NICE
         within(60, lambda: running.switches_per_second() < 3)  # as soon as systemd's signals have ebbed away
         before, state = node.invocations(), files(node.host)
         assert running.end() == 0
