@@ -200,6 +200,23 @@ def test_a_repair_that_was_stopped_waits_for_a_restart_of_kubelet_and_is_not_for
     assert settled.last.why == "resume the repair that a rescue interrupted"
 
 
+@rule("R3")
+def test_a_repair_that_somebody_else_has_made_is_not_resumed_under_the_next_hold(settled: Bench) -> None:
+    settled.look(replace(GOOD, picture=DRIFT))
+    dead = replace(DEAD, picture=DRIFT)
+    settled.look(dead)
+    assert settled.look(after=21) is Action.STOP
+    settled.end(RunResult(143), dead)
+    assert settled.look() is Action.RESCUE
+    settled.end(RunResult(0, restarts=1), HELD)
+    assert settled.look(GOOD) is Action.NOTHING  # by hand
+    held(settled)
+    assert settled.look() is Action.NOTHING
+    assert settled.look(after=59) is Action.NOTHING
+    assert settled.look(after=2) is Action.INSTALL
+    assert settled.last.why == "the relay answers again"
+
+
 def test_a_relay_that_falls_silent_again_starts_the_minute_anew(settled: Bench) -> None:
     held(settled)
     settled.look()
