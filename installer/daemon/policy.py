@@ -397,7 +397,8 @@ class Policy:
             owes=self._owes_repair or not snapshot.proxy.loaded_digest,
             in_files=picture is not None and picture.in_files,
             is_first=passes.inputs is None,
-            is_new=picture is not None and passes.inputs not in (None, picture.inputs),
+            # Refused inputs end no hold: a run would only repair the good generation, whose relay was silent.
+            is_new=picture is not None and not picture.code and passes.inputs not in (None, picture.inputs),
             answers=snapshot.relay,
         )
         row = held.decide(facts)

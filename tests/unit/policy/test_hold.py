@@ -249,6 +249,21 @@ def test_drift_does_not_end_a_hold_but_a_new_input_may(settled: Bench) -> None:
     assert settled.look(replace(HELD, picture=NEW)) is Action.INSTALL
 
 
+@rule("R3")
+def test_inputs_that_were_refused_before_do_not_end_a_hold(settled: Bench) -> None:
+    """No run has tried them. One would take kubelet back at once."""
+    refused = replace(CLEAN, code=2, reason="fallback.cfg: no policy", wanted="", inputs="")
+    off = replace(refused, differs=UNITS.differs, due=True, repairs=True)
+    settled.look(replace(GOOD, picture=refused))
+    settled.look(replace(DEAD, picture=off))
+    assert settled.look(after=21) is Action.RESCUE
+    settled.end(RunResult(0, restarts=1), replace(HELD, picture=off))
+    assert settled.look() is Action.NOTHING
+    assert settled.look(after=59) is Action.NOTHING
+    assert settled.look(after=2) is Action.INSTALL
+    assert settled.last.is_return
+
+
 def test_a_relay_that_is_silent_while_files_differ_is_repaired_under_the_hold(settled: Bench) -> None:
     """A proxy whose configuration is gone does not come back by itself."""
     held(settled)
