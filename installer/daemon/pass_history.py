@@ -48,6 +48,7 @@ class PassHistory:
         self._problem: object = None  # what the last run could not solve
         self._met: PlannedWork | None = None  # in it, by that run
         self._found_nothing = False  # to do about it, by that run
+        self._remarks = ""  # of that run, on the host as it found or left it
         self._begun: list[float] = []
 
     def begun(self, now: float) -> None:
@@ -94,7 +95,7 @@ class PassHistory:
         in_vain = not outcome.changed  # else it has repaired the good generation
         self._waits = min(self._waits + 1, MOST_WAITS) if in_vain and problem == self._problem else 1
         self._problem, self._met = problem, outcome.planned
-        self._found_nothing = outcome.code == 0
+        self._found_nothing, self._remarks = outcome.code == 0, outcome.remarks
         lasts = in_vain and outcome.code == _INVALID
         wait = RESYNC if lasts else min(RESYNC, _BACKOFF * 2.0 ** (self._waits - 1))
         # What a killed run has begun is finished at once: the proxy may be stopped.
@@ -109,6 +110,11 @@ class PassHistory:
         becomes of pods and containers, the runtime says only to a run."""
         looked = self._found_nothing and self.is_known(picture)
         return picture.is_clean or (looked and not (picture.in_files or picture.code))
+
+    def remarks(self, picture: Picture) -> str:
+        """Return what a person should know of a host that is as it should be, or on which the last run has
+        found nothing to do: then that run knows more."""
+        return picture.remarks if picture.is_clean else self._remarks
 
     def is_due(self, now: float, picture: Picture) -> bool:
         """Whether a run may begin for this picture, if that calls for one."""

@@ -94,4 +94,4 @@ def _phase(passes: PassHistory, now: Obstacles, seen: PollSnapshot, installs: bo
         return Phase.UNWELL, now.sick
     if not passes.is_content(picture):
         return Phase.REPAIRING, why
-    return Phase.CHECKING if now.at_work else Phase.CONVERGED, picture.remarks
+    return Phase.CHECKING if now.at_work else Phase.CONVERGED, passes.remarks(picture)

@@ -199,6 +199,22 @@ def test_a_run_that_finds_nothing_where_the_picture_shows_something_is_not_repea
 
 
 @rule("R13")
+def test_a_run_that_finds_nothing_says_what_a_person_should_know(settled: Bench) -> None:
+    """The picture shows a start of the proxy that, as only the runtime knows, would harm containers."""
+    wants = replace(GOOD, picture=replace(UNITS, differs="its agent asks for the policy balloons"))
+    assert settled.look(wants) is Action.INSTALL
+    settled.end(RunResult(0, remarks="none stays in force: correct the agent's ConfigMap"), wants)
+    assert settled.look() is Action.NOTHING
+    state = settled.policy.state
+    assert (state.phase, state.reason) == (
+        Phase.CONVERGED,
+        "none stays in force: correct the agent's ConfigMap",
+    )
+    settled.look(GOOD)
+    assert settled.policy.state.reason == ""
+
+
+@rule("R13")
 @pytest.mark.parametrize("differs", ["", "it does not know 2 pods"])
 def test_what_only_a_run_can_look_into_is_settled_by_a_run_that_finds_nothing(
     settled: Bench, differs: str
