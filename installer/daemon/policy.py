@@ -119,7 +119,8 @@ class Policy:
     def permitted(self) -> PlannedWork | None:
         """The planned work that the running pass may do."""
         decision = self._child.decision
-        return None if decision.ask_first is AskFirst.ALL else decision.wants or self.planned_work
+        may_begin_none = not self.working or decision.ask_first is AskFirst.ALL
+        return None if may_begin_none else decision.wants or self.planned_work
 
     @property
     def restarts_left(self) -> int:
@@ -269,7 +270,9 @@ class Policy:
 
     def take_verdict(self) -> RunResult | None:
         """Return, once for each picture, what is to be reported of the wanted generation without a run: that
-        it works here, now and then, or that it has failed here by the record."""
+        it works here, now and then, or that it has failed here by the record. A run reports its own end."""
+        if self.working:
+            return None
         picture, self._unjudged = self._unjudged, None
         if picture is None or not (picture.wanted and (picture.is_clean or picture.remembered)):
             return None

@@ -7,14 +7,16 @@ from dataclasses import replace
 import pytest
 
 from installer.daemon.decision import Action, Decision
+from installer.daemon.fleet import report_state
 from installer.daemon.policy import BUSY, HEARTBEAT
 from installer.daemon.poller import PollSnapshot
-from installer.model.daemon import NOTHING_INSTALLED, Installed, Phase
-from installer.model.fleet import AskFirst, Permission, PlannedWork
+from installer.model.daemon import NOTHING_INSTALLED, Cluster, Installed, Phase
+from installer.model.fleet import AskFirst, Permission, PlannedWork, WorkResult
 from installer.model.hold import BY_ROLLBACK
 from installer.model.names import Mode
 from installer.model.result import RunResult
 from tests.lib.policy_bench import (
+    BAD,
     BARE,
     CHANGED,
     CLEAN,
@@ -88,6 +90,30 @@ def test_what_a_run_has_to_ask_for_first_is_all_that_is_not_permitted(
     assert settled.look(drift) is Action.INSTALL
     assert settled.last.ask_first is asks
     assert settled.policy.permitted == work
+
+
+class Told(Cluster):
+    """A fleet that is told of results."""
+
+    def __init__(self) -> None:
+        self.results: list[WorkResult] = []
+
+    def report_result(self, result: WorkResult) -> None:
+        self.results.append(result)
+
+
+@rule("R8")
+def test_that_a_generation_failed_here_is_told_although_the_repair_of_the_good_one_waits(
+    settled: Bench,
+) -> None:
+    """After a boot, others wait for what became of it."""
+    repair, told = PlannedWork("good"), Told()
+    bad = replace(BAD, due=True, repairs=True, differs=UNITS.differs, work=repair, restarts=1)
+    for permission, action in ((WAITS, Action.NOTHING), (Permission(True, repair), Action.INSTALL)):
+        seen = of(replace(GOOD, picture=replace(bad)), permission)
+        assert settled.look(seen, after=301) is action
+        report_state(told, settled.policy, settled.last, seen)
+    assert [(each.work.generation, each.ok, each.recalled) for each in told.results] == [("new", False, True)]
 
 
 @rule("R13")
