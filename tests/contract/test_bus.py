@@ -246,6 +246,26 @@ def test_a_reload_that_is_lost_while_its_time_ends_is_not_done(monkeypatch: pyte
         systemd.daemon_reload(30)
 
 
+@rule("R9")
+def test_a_reload_that_was_answered_is_done_though_the_bus_is_lost_as_its_time_ends(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    late = threading.Event()
+    clock = SimpleNamespace(monotonic=lambda: time.monotonic() + 60 * late.is_set(), sleep=time.sleep)
+    monkeypatch.setattr("installer.host.systemd.time", clock)
+    with _bus(_named) as systemd:
+        bus, wait = systemd._bus, systemd._bus.wait
+
+        def wait_for_too_long(arrived: Callable[[], bool], deadline: float) -> bool:
+            answered = wait(arrived, deadline)
+            bus._bus.con.close_sync(None)
+            late.set()
+            return answered
+
+        monkeypatch.setattr(bus, "wait", wait_for_too_long)
+        systemd.daemon_reload(30)
+
+
 @rule("R15")
 def test_a_bus_that_was_away_for_long_is_connected_to_again_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """A bus daemon serves only so many connections of root, which the whole host needs."""
