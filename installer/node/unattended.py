@@ -10,7 +10,7 @@ from installer.inputs.load import Request
 from installer.model.event import Emit, Event
 from installer.model.host import Part
 from installer.model.names import Mode
-from installer.model.plan import Assessment
+from installer.model.plan import Assessment, StepKind
 from installer.model.result import Tally
 from installer.node.inspection import assess_good
 from installer.node.preconditions import UNTOUCHED, check_pause, is_remembered
@@ -69,6 +69,9 @@ def _without_kubelet(good: Assessment) -> Assessment | None:
     disturbs = changes.disturb and refused != {PENDING}
     if reloads or disturbs or not all(code == PENDING or code.startswith("kubelet-") for code in refused):
         return None
-    steps = tuple(step for step in plan.steps if step.part is Part.PROXY)
+    # Without kubelet's change nothing has to be compared after it: that would be a repair without an end.
+    compares = bool(changes) or good.snapshot.may_be_unknown
+    left_out = () if compares else (StepKind.CHECK_PODS, StepKind.CHECK_WEIGHTS)
+    steps = tuple(step for step in plan.steps if step.part is Part.PROXY and step.kind not in left_out)
     alone = replace(plan, changes=changes, steps=steps, findings=plan.warnings, parts=frozenset({Part.PROXY}))
     return replace(good, plan=alone)

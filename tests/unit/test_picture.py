@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from installer.daemon.decision import Action, Decision
 from installer.errors import RolledBackError
 from installer.inputs.load import Mandate, Request
 from installer.inputs.settings import KubeletSettings, Settings
@@ -98,6 +99,25 @@ def test_a_host_that_is_refused_says_why(watched: WatchedNode) -> None:
     picture = look(watched)
     assert (picture.code, picture.due) == (4, False)
     assert "masked" in picture.reason
+
+
+@rule("R2")
+@pytest.mark.parametrize("is_unsure", [True, False])
+def test_a_kubelet_that_is_refused_leaves_nothing_to_compare_again_and_again(
+    watched: WatchedNode, is_unsure: bool
+) -> None:
+    """It would have to restart. After that, pods would be compared, and nothing is in the way of that."""
+    units = watched.node.systemd.units
+    processes, pid = watched.node.fake.processes.processes, units[KUBELET].main_pid
+    environ = {**processes[pid].environ, paths.GENERATION_VARIABLE: "another"}
+    processes[pid] = replace(processes[pid], environ=environ)
+    units[KUBELET] = replace(units[KUBELET], load_state="masked")
+    if is_unsure:
+        write(watched, paths.CONTAINERS_UNKNOWN, "")
+        assert look(watched).due
+        assert watched.begin(Decision(Action.INSTALL), 3).code == 4
+    picture = look(watched)
+    assert (picture.code, picture.due, picture.repairs) == (4, False, False)
 
 
 @pytest.mark.parametrize("is_new", [True, False])
