@@ -12,6 +12,7 @@ from installer.daemon.transient import UNIT_EXISTS, TransientService
 from installer.errors import SystemdError
 from installer.host.bus import SystemBus
 from installer.host.files import RootedFiles
+from installer.host.priority import NICE
 from installer.model.daemon import Job
 from installer.model.paths import OUR_RUNTIME, PASS_LOG
 from tests.lib.event_loop import Scene
@@ -106,7 +107,7 @@ def test_it_has_a_root_a_journal_an_environment_a_bound_and_leaves_nothing_behin
     bound = f"$(systemctl show --property=MemoryMax --value {NAME})"
     played.start(f'sleep 4711 & say "$WORD"; say $PWD; say "{bound}"; say $(nice); echo for people')
     assert played.until_its_end() == 0
-    assert played.scene.lines == ["a b", "/", str(1 << 30), "-10"]
+    assert played.scene.lines == ["a b", "/", str(1 << 30), str(NICE)]
     assert played.scene.until(lambda: "for people" in played.host.journal(NAME))
     assert "sleep 4711" not in played.host.run("ps", "ax").stdout
 

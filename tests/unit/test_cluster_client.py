@@ -323,9 +323,11 @@ def test_a_child_that_hangs_is_killed_and_the_heartbeats_go_on(scene: Scene) -> 
 def test_children_that_not_even_sigkill_ends_do_not_pile_up(scene: Scene) -> None:
     """Python reads its files from a disk that may hang. Such a child counts as ended after a while."""
     scene.begin()
-    scene.heartbeat("", 137)
+    scene.look()
+    scene.loop.fire()
     hung = scene.children[-1]
     hung.is_gone = False
+    hung.end("", 137)
     for _ in range(5):
         scene.loop.fire()
         assert scene.children == [hung]
