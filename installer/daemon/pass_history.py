@@ -49,6 +49,8 @@ class PassHistory:
         self._met: PlannedWork | None = None  # in it, by that run
         self._found_nothing = False  # to do about it, by that run
         self._remarks = ""  # of that run, on the host as it found or left it
+        self._blamed = ("", "")  # inputs that have failed here in a run of this daemon, and why
+        self._refusal: object = None  # that the last picture has shown
         self._begun: list[float] = []
 
     def begun(self, now: float) -> None:
@@ -66,6 +68,10 @@ class PassHistory:
     def seen(self, picture: Picture, *, is_done: bool) -> None:
         """A new picture. `is_done`: the host is as it should be, and nothing of the last failure is left."""
         self.counts["passes"] += 1
+        refusal = (picture.code, picture.reason, picture.inputs) if picture.code else None
+        # The run that has failed has counted its failure; what drifts beneath a refusal is no other refusal.
+        self.counts["failures"] += refusal not in (None, self._refusal) and not self._is_blamed(picture)
+        self._refusal = refusal
         if is_done:
             self.failed, self.said, self.was_good, self.refused = False, "", True, False
             self.inputs = picture.inputs
@@ -85,6 +91,10 @@ class PassHistory:
             self.failed = True
             self.counts["failures"] += 1
             self.said = outcome.reason or f"a run failed: {describe_exit(outcome.code)}"
+            if outcome.remembered and outcome.rolled_back:
+                self._blamed = (begun_on.inputs, self.said)
+            elif outcome.remembered and begun_on.inputs == self._blamed[0]:
+                self.said = self._blamed[1]
         if outcome.code == 0 and outcome.changed:
             self.forget()
             return
@@ -110,6 +120,14 @@ class PassHistory:
         becomes of pods and containers, the runtime says only to a run."""
         looked = self._found_nothing and self.is_known(picture)
         return picture.is_clean or (looked and not (picture.in_files or picture.code))
+
+    def _is_blamed(self, picture: Picture) -> bool:
+        return picture.remembered and picture.inputs == self._blamed[0]
+
+    def why_refused(self, picture: Picture) -> str:
+        """Return why the wanted generation is not installed, in the words of the run that has failed: others
+        would be another Event, and another reason in the report of the fleet."""
+        return self._blamed[1] if self._is_blamed(picture) else picture.reason
 
     def remarks(self, picture: Picture) -> str:
         """Return what a person should know of a host that is as it should be, or on which the last run has

@@ -7,6 +7,7 @@ rollouts, removals of a fleet and people rely on it.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from installer.daemon.configuration import Configuration
 from installer.daemon.pass_history import PassHistory
@@ -14,6 +15,9 @@ from installer.daemon.poller import PollSnapshot
 from installer.model.daemon import Phase
 from installer.model.hold import is_of_a_run
 from installer.model.names import Mode
+
+if TYPE_CHECKING:
+    from installer.node.picture import Picture
 
 _UNSERVABLE = 4
 _REFUSED_HINT = "Fix the cause, and the node retries by itself; or exclude this node with nodeSelector"
@@ -67,7 +71,7 @@ def _phase(passes: PassHistory, now: Obstacles, seen: PollSnapshot, installs: bo
     if now.replaced:
         return Phase.YIELDED, "a newer daemon has taken over this host"
     if seen.paused:
-        pending = picture.reason or (picture.pending and f"pending: {picture.pending}") if picture else ""
+        pending = _pending(passes, picture) if picture is not None else ""
         return Phase.PAUSED, pending or "paused: the daemon changes nothing"
     if passes.removed and not installs:
         return Phase.REMOVED, ""
@@ -80,7 +84,7 @@ def _phase(passes: PassHistory, now: Obstacles, seen: PollSnapshot, installs: bo
     if now.waits:
         return Phase.WAITING, now.waits
     if picture is not None and picture.code:
-        return Phase.REFUSED if picture.code == _UNSERVABLE else Phase.FAILED, picture.reason
+        return Phase.REFUSED if picture.code == _UNSERVABLE else Phase.FAILED, passes.why_refused(picture)
     if passes.failed:
         return Phase.REFUSED if passes.refused else Phase.FAILED, passes.said
     if now.at_work and not installs:
@@ -95,3 +99,8 @@ def _phase(passes: PassHistory, now: Obstacles, seen: PollSnapshot, installs: bo
     if not passes.is_content(picture):
         return Phase.REPAIRING, why
     return Phase.CHECKING if now.at_work else Phase.CONVERGED, passes.remarks(picture)
+
+
+def _pending(passes: PassHistory, picture: Picture) -> str:
+    """Return what would happen, or why nothing would, if the node were not paused."""
+    return passes.why_refused(picture) or (picture.pending and f"pending: {picture.pending}")

@@ -256,7 +256,6 @@ class Policy:
         self._installed = picture.installed or self._installed
         is_new = before is None or before.problem != picture.problem
         self._unclean = 0 if picture.is_clean else 1 if is_new else min(self._unclean + 1, MOST_WAITS)
-        self._passes.counts["failures"] += bool(picture.code) and is_new
         self._owes_repair = self._owes_repair and not picture.is_clean
         if self._passes.removed and (picture.due or self.configuration.mode is Mode.INSTALL):
             self.remove_again()

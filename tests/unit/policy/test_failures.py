@@ -102,6 +102,44 @@ def test_while_new_inputs_are_refused_the_good_generation_is_repaired(
     assert settled.look() is Action.NOTHING
 
 
+@rule("R13")
+def test_a_failure_is_one_failure_and_has_one_reason(settled: Bench) -> None:
+    """Each other reason would be another Event, and another group in the report of the fleet."""
+    recalled = "this generation failed on this host and is not retried: 2026-01-01T00:00:00Z: it is broken"
+    bad = replace(GOOD, picture=replace(BAD, reason=recalled))
+    drifted = replace(GOOD, picture=replace(bad.picture or BAD, due=True, repairs=True, differs="x"))
+    settled.look(replace(GOOD, picture=NEW))
+    settled.end(RunResult(5, rolled_back=True, remembered=True, reason="it is broken"), bad)
+    for seen in (bad, replace(bad, paused=True), bad):
+        settled.look(seen, after=HEARTBEAT)
+        assert settled.policy.state.reason == "it is broken"
+    assert settled.policy.state.failures == 1
+    assert settled.look(drifted) is Action.INSTALL
+    settled.end(RunResult(5, changed=True, remembered=True, reason=recalled), bad)
+    for seen in (bad, replace(GOOD, picture=NEWER)):
+        settled.look(seen, after=HEARTBEAT)
+        assert settled.policy.state.reason == "it is broken"
+    settled.end(CHANGED, GOOD)
+    settled.look(replace(GOOD, picture=replace(BAD, inputs="another", reason=recalled)), after=HEARTBEAT)
+    assert settled.policy.state.reason == recalled  # of the run of an earlier daemon
+
+
+@rule("R13")
+def test_what_drifts_beneath_a_refusal_is_no_other_refusal(settled: Bench) -> None:
+    refused = replace(GOOD, picture=REFUSED)
+    drifted = replace(GOOD, picture=replace(REFUSED, due=True, repairs=True, differs="x"))
+    settled.look(refused)
+    assert settled.policy.state.failures == 1
+    for number in range(2, 5):
+        assert settled.look(drifted, after=60) is Action.INSTALL
+        settled.end(RunResult(4, changed=True, reason="masked"), refused)
+        settled.look(replace(GOOD, picture=replace(REFUSED)), after=1)
+        assert settled.policy.state.failures == number  # the run's own
+    settled.look(GOOD, after=60)
+    settled.look(refused, after=60)
+    assert settled.policy.state.failures == 5
+
+
 def test_a_repair_of_the_good_generation_that_does_not_help_is_not_tried_all_the_time(settled: Bench) -> None:
     drifted = replace(GOOD, picture=replace(REFUSED, due=True, repairs=True, differs="x"))
     settled.look(drifted)
