@@ -257,7 +257,9 @@ class Policy:
         is_new = before is None or before.problem != picture.problem
         self._unclean = 0 if picture.is_clean else 1 if is_new else min(self._unclean + 1, MOST_WAITS)
         self._owes_repair = self._owes_repair and not picture.is_clean
-        if self._passes.removed and (picture.due or self.configuration.mode is Mode.INSTALL):
+        is_refused = bool(picture.code and picture.differs)  # something of ours is there, and stays
+        is_back = picture.due or is_refused or self.configuration.mode is Mode.INSTALL
+        if self._passes.removed and is_back:
             self.remove_again()
         self._unjudged = picture
         wait = RESYNC

@@ -208,6 +208,26 @@ def test_a_refused_removal_is_never_ready(make: Make) -> None:
 
 
 @rule("R13")
+def test_a_node_on_which_somebody_installs_again_is_not_called_removed_though_its_removal_is_refused(
+    make: Make,
+) -> None:
+    bench = make(mode=Mode.REMOVE)
+    bench.look(DRIFTED)
+    bench.end(CHANGED, BARE)
+    gone = replace(BARE, picture=replace(CLEAN, installed=NOTHING_INSTALLED))
+    bench.look(gone)
+    assert (bench.phase, bench.ready) == (Phase.REMOVED, True)
+    back = replace(GOOD, picture=replace(REFUSED, differs="fallback.cfg: no longer wanted"))
+    assert bench.look(back, after=60) is Action.REMOVE  # which may find that it is not refused
+    bench.end(RunResult(4, reason="kubelet.service is masked"), back)
+    bench.look()
+    assert (bench.phase, bench.ready) == (Phase.REFUSED, False)
+    assert bench.look(gone, after=60) is Action.REMOVE
+    bench.end(OK, gone)
+    assert (bench.phase, bench.ready) == (Phase.REMOVED, True)
+
+
+@rule("R13")
 def test_removed_is_said_as_soon_as_the_removal_has_ended(make: Make) -> None:
     """A daemon that removes because it ends takes no further look."""
     bench = make(mode=Mode.REMOVE)
