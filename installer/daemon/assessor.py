@@ -24,6 +24,7 @@ from installer.model.result import BEGUN
 from installer.node.picture import Picture, take_picture
 from installer.node.preconditions import emit_warnings
 from installer.node.reconcile import warn_of_health
+from installer.report.events import error_event
 from installer.report.planned import summarise_plan
 
 _DEADLINE = 20.0  # seconds; a picture takes 0.1, and 4 on a host whose relay is silent
@@ -164,4 +165,5 @@ def attempted(assess: Callable[[], Assessed]) -> Assessed:
 def failed(error: InstallerError) -> Assessed:
     """Return why there is no picture, in the form of one."""
     ended = BEGUN.failed(error)
-    return Assessed(Picture(code=ended.code, reason=ended.reason, inputs=ended.reason, installed=None))
+    why, told = ended.reason, error_event(error)
+    return Assessed(Picture(code=ended.code, reason=why, inputs=why, installed=None, error=told))

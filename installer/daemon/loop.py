@@ -223,8 +223,8 @@ class Daemon:
         picture = assessed.picture
         if assessed.configuration is not None and assessed.configuration != self._policy.configuration:
             self._configure(assessed.configuration)
-        for event in assessed.warnings:
-            if self._is_news(event.message):
+        for event in (*assessed.warnings, picture.error):
+            if event is not None and self._is_news(event.message):
                 self._log(event)
         if picture.is_clean:
             self._succeeded = time.time()

@@ -7,12 +7,13 @@ run needs a permit: one that is refused anyway takes none.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from installer.errors import InstallerError, InvalidInputError, RolledBackError, UnservableHostError
 from installer.host.ports import Host
 from installer.inputs.load import Request
 from installer.model.daemon import NOTHING_INSTALLED, Installed
+from installer.model.event import Event
 from installer.model.fleet import PlannedWork
 from installer.model.names import Mode
 from installer.model.paths import OUR_RUNTIME
@@ -25,6 +26,7 @@ from installer.node.preflight_proxy import check_placed
 from installer.node.reconcile import is_to_be_closed, remarks_of
 from installer.node.snapshot import find_hold
 from installer.node.unattended import find_repair
+from installer.report.events import error_event
 
 _WORDS = 240  # bytes: it is a reason, an Event, and a line of the log
 
@@ -54,6 +56,7 @@ class Picture:
     at_work: str = ""  # another run, which changes what is seen
     spent: bool = False  # a run has been at it since
     overtaken: bool = False  # something has changed while it was taken
+    error: Event | None = field(default=None, compare=False)  # the same as `reason`, whole and with a hint
 
     @property
     def is_clean(self) -> bool:
@@ -121,7 +124,13 @@ def _refused(seen: Picture, error: InstallerError, request: Request, host: Host)
     """What is wanted will not be installed. The good generation may be repaired all the same."""
     ended = BEGUN.failed(error)
     seen = replace(
-        seen, due=False, restarts=0, code=ended.code, reason=ended.reason, remembered=ended.remembered
+        seen,
+        due=False,
+        restarts=0,
+        code=ended.code,
+        reason=ended.reason,
+        remembered=ended.remembered,
+        error=error_event(error),
     )
     if request.mode is Mode.REMOVE:
         return seen

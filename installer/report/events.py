@@ -111,17 +111,23 @@ def build_reporter(
     return report_both
 
 
+def error_event(error: InstallerError) -> Event:
+    """Return what `report_error` writes as JSON."""
+    data = {"error": type(error).__name__, **pick(error, "exit_code hint faults codes")}
+    if isinstance(error, RolledBackError):
+        data |= {"remembered": error.remembered, "fleetGeneration": error.fleet_generation}
+    return Event(WAITING if error.waits else ERROR, error.message, data)
+
+
 def report_error(error: InstallerError, output: str, stream: TextIO, now: Now = utc_now) -> None:
     """Write the error, its hint, and where to read on: `error: ...`, `hint: ...` and `more: ...`, or an
     event of the kind `error` whose data are {"error": the class, "exitCode", "hint", "faults", "codes"}, and
     of a RolledBackError "remembered" and "fleetGeneration". A run that has to wait reports `waiting` instead
     of `error`."""
-    kind = WAITING if error.waits else ERROR
+    event = error_event(error)
+    kind = event.kind
     if output == "json":
-        data = {"error": type(error).__name__, **pick(error, "exit_code hint faults codes")}
-        if isinstance(error, RolledBackError):
-            data |= {"remembered": error.remembered, "fleetGeneration": error.fleet_generation}
-        JsonReporter(stream, now)(Event(kind, error.message, data))
+        JsonReporter(stream, now)(event)
         return
     color = wants_color(stream)
     label = paint(f"{kind}:", YELLOW if error.waits else RED, color)

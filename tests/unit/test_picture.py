@@ -99,6 +99,8 @@ def test_a_host_that_is_refused_says_why(watched: WatchedNode) -> None:
     picture = look(watched)
     assert (picture.code, picture.due) == (4, False)
     assert "masked" in picture.reason
+    assert picture.error is not None
+    assert (picture.error.kind, picture.error.data["codes"]) == ("error", ["kubelet-masked"])
 
 
 @rule("R2")

@@ -236,3 +236,21 @@ def test_a_pause_file_is_seen_though_each_assessment_fails(
         scene.reaches("paused", 4)
 
     scene.play(body)
+
+
+@rule("R13")
+def test_why_no_run_begins_is_logged_once_with_what_to_do(scene: Scene) -> None:
+    """A run would have said it, with each fault and its hint; but none begins."""
+
+    def body() -> None:
+        scene.reaches("converged")
+        scene.faults = ["mode: bad", "proxy: bad"]
+        scene.config.write_text("other")
+        scene.reaches("failed")
+        for _picture in range(2):
+            scene.looks()
+        (said,) = scene.of("error")
+        assert (said.message, said.data["exitCode"]) == ("mode: bad\nproxy: bad", 2)
+        assert said.data["faults"] == scene.faults
+
+    scene.play(body)
