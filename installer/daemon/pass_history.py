@@ -51,6 +51,7 @@ class PassHistory:
         self._remarks = ""  # of that run, on the host as it found or left it
         self._blamed = ("", "")  # inputs that have failed here in a run of this daemon, and why
         self._refusal: object = None  # that the last picture has shown
+        self._untouched = False  # the last run that has failed was refused
         self._begun: list[float] = []
 
     def begun(self, now: float) -> None:
@@ -83,12 +84,16 @@ class PassHistory:
         if not outcome.is_blocked:
             self.inputs = begun_on.inputs
         self.counts["repairs"] += outcome.changed and self.was_good
-        self.refused = outcome.code == _UNSERVABLE
         if outcome.code == 0:
             self.counts["changes"] += outcome.changed
-            self.failed, self.said, self.was_good = False, "", True
-        elif not outcome.is_blocked:
-            self.failed = True
+            self.failed, self.said, self.was_good, self.refused = False, "", True, False
+        elif outcome.is_blocked:
+            # Only a run that nothing refuses any more comes to the question for a permit.
+            if self._untouched and outcome.planned and outcome.planned.generation == begun_on.wanted:
+                self.failed, self.said, self.refused = False, "", False
+        else:
+            self.failed, self.refused = True, outcome.code == _UNSERVABLE
+            self._untouched = outcome.code in (_INVALID, _UNSERVABLE)
             self.counts["failures"] += 1
             self.said = outcome.reason or f"a run failed: {describe_exit(outcome.code)}"
             if outcome.remembered and outcome.rolled_back:

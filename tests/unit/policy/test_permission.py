@@ -117,6 +117,23 @@ def test_that_a_generation_failed_here_is_told_although_the_repair_of_the_good_o
 
 
 @rule("R13")
+def test_what_was_refused_and_now_waits_for_a_permit_is_not_refused_any_more(settled: Bench) -> None:
+    """The runtime was down, as only a run finds out. Nobody is told of that again once it is back."""
+    planned = replace(GOOD, picture=replace(PLANNED, wanted=WORK.generation))
+    assert settled.look(of(planned, COMES)) is Action.INSTALL
+    settled.end(RunResult(4, reason="the runtime is down"), of(planned))
+    phases = [settled.phase]
+    assert settled.look(after=6) is Action.INSTALL
+    phases.append(settled.phase)
+    settled.end(RunResult(3, planned=WORK), of(planned))
+    settled.look(of(planned), after=1)
+    phases.append(settled.phase)
+    assert settled.look(of(planned, COMES), after=6) is Action.INSTALL
+    phases.append(settled.phase)
+    assert phases == [Phase.REFUSED, Phase.REFUSED, Phase.WAITING, Phase.CONVERGING]
+
+
+@rule("R13")
 def test_what_is_installed_is_said_while_something_else_is_asked_for(make: Make) -> None:
     """By a daemon that has just come, with the new generation's pod: it has installed nothing itself."""
     there = Installed("good", policy="balloons", policy_source="fallback.cfg")
@@ -196,7 +213,7 @@ def test_a_node_that_is_refused_holds_no_permit_to_be_refused_again(
     assert runs > 3
     settled.look(after=1000.0)
     settled.end(RunResult(3, planned=WORK), of(planned))  # the cause is gone
-    settled.look()
+    settled.look(of(planned), after=1)
     assert settled.last.wants == WORK
 
 
