@@ -144,6 +144,8 @@ def _refused(seen: Picture, error: InstallerError, request: Request, host: Host)
     repair = find_repair(good.assessment, asks_first=False)
     if repair is not None and repair.plan.restarts_kubelet:
         repair = _repair(request, host, asks_first=False, probed=Probed.HOST)
+    if repair is None and good.assessment.unchecked and not seen.remembered:
+        return replace(seen, due=True, repairs=True)  # only the runtime knows whether a start took weight
     return seen if repair is None else _with_repair(seen, repair, request)
 
 

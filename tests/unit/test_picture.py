@@ -93,6 +93,21 @@ def test_inputs_that_are_refused_leave_the_good_generation_in_the_picture(
     assert drifted.problem != picture.problem
 
 
+@rule("R14")
+def test_containers_are_checked_after_a_start_of_the_proxy_though_new_inputs_are_refused(
+    watched: WatchedNode,
+) -> None:
+    """Systemd's start may have taken weight from some. Only a run can ask the runtime."""
+    (watched.configs / "fallback.cfg").write_text("policy: {Active: nonsense}\n")
+    assert not look(watched).due
+    watched.node.systemd.restart(paths.PROXY_UNIT, 0)
+    picture = look(watched)
+    assert (picture.code, picture.due, picture.repairs) == (2, True, True)
+    watched.node.fake.calls.clear()
+    assert watched.begin(Decision(Action.INSTALL), 3).code == 2
+    assert [call for call in watched.node.fake.cri.calls if call.method == "containers"]
+
+
 def test_a_host_that_is_refused_says_why(watched: WatchedNode) -> None:
     units = watched.node.systemd.units
     units[KUBELET] = replace(units[KUBELET], load_state="masked")
