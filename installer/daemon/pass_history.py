@@ -49,9 +49,9 @@ class PassHistory:
         self._met: PlannedWork | None = None  # in it, by that run
         self._found_nothing = False  # to do about it, by that run
         self._remarks = ""  # of that run, on the host as it found or left it
-        self._blamed = ("", "")  # inputs that have failed here in a run of this daemon, and why
+        self._blamed = ("", "")  # inputs that failed here in a run of this daemon, and why
         self._refusal: object = None  # that the last picture has shown
-        self._untouched = False  # the last run that has failed was refused
+        self._untouched = False  # the last run that failed was refused
         self._begun: list[float] = []
 
     def begun(self, now: float) -> None:
@@ -70,7 +70,7 @@ class PassHistory:
         """A new picture. `is_done`: the host is as it should be, and nothing of the last failure is left."""
         self.counts["passes"] += 1
         refusal = (picture.code, picture.reason, picture.inputs) if picture.code else None
-        # The run that has failed has counted its failure; what drifts beneath a refusal is no other refusal.
+        # A run that failed counted that itself. Drift does not make another refusal of the same one.
         self.counts["failures"] += refusal not in (None, self._refusal) and not self._is_blamed(picture)
         self._refusal = refusal
         if is_done:

@@ -238,6 +238,7 @@ class BusSystemd:
             # Whether systemd received the call is unknown. A second reload does no harm.
             time.sleep(0.1)
             answered, reply = self._reload(deadline)
+        # Here a closed bus means that the time is over: only a reply that came before counts.
         if not answered or (bus.is_closed and reply() != (True, None)):
             raise SystemdError(f"daemon-reload: not done after {timeout:g} s", "systemctl status 1", TIMEOUT)
         if not reply()[0]:

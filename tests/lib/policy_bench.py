@@ -113,6 +113,17 @@ class Bench:
 Make = Callable[..., Bench]
 
 
+def rescue_in_a_repair(bench: Bench) -> PollSnapshot:
+    """A rescue is at work, which has stopped a repair. Return what is seen."""
+    bench.look(replace(GOOD, picture=DRIFT))
+    dead = replace(DEAD, picture=DRIFT)
+    bench.look(dead)
+    assert bench.look(after=21) is Action.STOP
+    bench.end(RunResult(143), dead)
+    assert bench.look() is Action.RESCUE
+    return dead
+
+
 def held(bench: Bench, snapshot: PollSnapshot = HELD) -> None:
     bench.look(DEAD)
     assert bench.look(after=21) is Action.RESCUE

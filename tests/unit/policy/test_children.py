@@ -27,6 +27,7 @@ from tests.lib.policy_bench import (
     Bench,
     Make,
     held,
+    rescue_in_a_repair,
 )
 from tests.lib.rules import rule
 
@@ -123,13 +124,7 @@ def test_a_repair_does_not_delay_the_restart_of_a_silent_proxy(settled: Bench) -
 
 def test_a_repair_that_was_stopped_for_a_rescue_is_repeated_under_its_hold(settled: Bench) -> None:
     """The relay may need just this repair to come back. Kubelet runs on its base meanwhile."""
-    settled.look(replace(GOOD, picture=DRIFT))
-    dead = replace(DEAD, picture=DRIFT)
-    settled.look(dead)
-    assert settled.look(after=21) is Action.STOP
-    settled.end(RunResult(143), dead)
-    assert settled.look() is Action.RESCUE
-    rescued = replace(dead, on_relay=False, hold=HELD.hold)
+    rescued = replace(rescue_in_a_repair(settled), on_relay=False, hold=HELD.hold)
     settled.end(RunResult(0, restarts=1), rescued)
     assert settled.look() is Action.NOTHING
     assert settled.look(after=5) is Action.INSTALL

@@ -29,6 +29,7 @@ from tests.lib.policy_bench import (
     Bench,
     Make,
     held,
+    rescue_in_a_repair,
 )
 from tests.lib.rules import rule
 
@@ -182,14 +183,7 @@ def test_the_way_forward_is_open_while_a_failed_generation_is_not_retried(settle
 def test_a_repair_that_was_stopped_waits_for_a_restart_of_kubelet_and_is_not_forgotten(
     settled: Bench,
 ) -> None:
-    drift = replace(GOOD, picture=DRIFT)
-    settled.look(drift)
-    dead = replace(DEAD, picture=DRIFT)
-    settled.look(dead)
-    assert settled.look(after=21) is Action.STOP
-    settled.end(RunResult(143), dead)
-    assert settled.look() is Action.RESCUE
-    rescued = replace(dead, on_relay=False, hold=HELD.hold)
+    rescued = replace(rescue_in_a_repair(settled), on_relay=False, hold=HELD.hold)
     settled.end(RunResult(0, restarts=3), rescued)
     assert settled.look(after=6) is Action.INSTALL
     settled.end(RunResult(3, would_restart=True))
@@ -202,12 +196,7 @@ def test_a_repair_that_was_stopped_waits_for_a_restart_of_kubelet_and_is_not_for
 
 @rule("R3")
 def test_a_repair_that_somebody_else_has_made_is_not_resumed_under_the_next_hold(settled: Bench) -> None:
-    settled.look(replace(GOOD, picture=DRIFT))
-    dead = replace(DEAD, picture=DRIFT)
-    settled.look(dead)
-    assert settled.look(after=21) is Action.STOP
-    settled.end(RunResult(143), dead)
-    assert settled.look() is Action.RESCUE
+    rescue_in_a_repair(settled)
     settled.end(RunResult(0, restarts=1), HELD)
     assert settled.look(GOOD) is Action.NOTHING  # by hand
     held(settled)
