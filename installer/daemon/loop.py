@@ -53,6 +53,7 @@ from installer.model.daemon import Cluster, Job, Phase
 from installer.model.event import Emit, Event
 from installer.model.names import Mode
 from installer.model.result import RunResult
+from installer.node.picture import Picture
 
 _DEBOUNCE = 0.03  # seconds; one look for all that changes within them
 _STOOD_STILL = 2.0  # seconds that a timer is late; the kernel keeps 16,384 events for us (inotify(7))
@@ -530,6 +531,8 @@ class Daemon:
             self._begin(decision, snapshot)
         elif now >= until or may_remove(self._cluster, self._policy, snapshot):
             self._removing, self._after_child = True, partial(self._removed, again)
+            # The last one, if there is one, is of what was to be installed.
+            self._snapshot = snapshot = replace(snapshot, picture=Picture(installed=None))
             self._policy.configuration = replace(self._policy.configuration, mode=Mode.REMOVE)
             self._begin(Decision(Action.REMOVE, why, wants=LEAVE), snapshot)
         else:

@@ -268,6 +268,21 @@ def test_how_a_removal_on_evidence_has_ended_is_the_last_word(
 
 
 @rule("R13")
+@pytest.mark.parametrize("is_first", [True, False])
+def test_a_removal_on_evidence_that_has_failed_says_so_whatever_the_last_picture_shows(
+    scene: Scene, is_first: bool
+) -> None:
+    """That was of what was to be installed; and the first one may still be taken when the pod ends."""
+    scene.settings(remove_on_evidence=True)
+    scene.does("remove", "ends(5, 'the disk is full')")
+    scene.hangs = 1.0 if is_first else 0.0
+    scene.seen = {"due": False, "code": 4, "reason": "a cgroup driver that is not served"}
+    cluster = Gone()
+    scene.play(lambda: scene.reaches("starting" if is_first else "refused"), cluster)
+    assert (cluster.ended_with, cluster.told[-1].reason) == ("failed", "the disk is full")
+
+
+@rule("R13")
 def test_a_removal_on_evidence_outlasts_another_run(scene: Scene) -> None:
     """A person's `install`, say, holds the host's lock when the DaemonSet is deleted."""
     scene.settings(remove_on_evidence=True)
