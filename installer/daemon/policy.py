@@ -322,7 +322,9 @@ class Policy:
 
     def _remove(self, now: float, snapshot: PollSnapshot) -> Decision:
         picture, passes = snapshot.picture, self._passes
-        if passes.removed or picture is None or now < passes.calm_at(now) or not passes.is_due(now, picture):
+        if passes.removed or picture is None or picture.spent:  # the next one also tells whether to install
+            return _NOTHING
+        if now < passes.calm_at(now) or not passes.is_due(now, picture):
             return _NOTHING
         return self._ask(snapshot, Decision(Action.REMOVE, picture.differs or "not removed yet"))
 

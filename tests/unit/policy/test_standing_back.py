@@ -126,6 +126,15 @@ def test_one_that_was_replaced_stays_so_and_stops_its_child(settled: Bench) -> N
     assert (settled.phase, settled.ready) == (Phase.YIELDED, False)
 
 
+def test_a_removal_that_was_killed_goes_on_if_the_settings_still_want_it(make: Make) -> None:
+    """Somebody may have changed them while it was at work, which the next picture tells."""
+    bench = make(mode=Mode.REMOVE)
+    assert bench.look(DRIFTED) is Action.REMOVE
+    bench.end(RunResult(137), replace(GOOD, picture=replace(DRIFT, spent=True)))
+    assert bench.look() is Action.NOTHING
+    assert bench.look(DRIFTED) is Action.REMOVE
+
+
 def test_a_removal_is_done_once_and_repairs_nothing(make: Make) -> None:
     bench = make(mode=Mode.REMOVE)
     assert bench.look(DRIFTED) is Action.REMOVE
