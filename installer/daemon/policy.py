@@ -335,7 +335,9 @@ class Policy:
         if not self._calls_for_run(now, snapshot):
             return replace(_NOTHING, wants=self._passes.met(picture))
         if not self._may_begin(now, snapshot, picture):
-            return _NOTHING
+            work, begun = self._passes.work(picture), snapshot.permission.begun
+            is_begun = work is not None and begun is not None and work.generation == begun.generation
+            return replace(_NOTHING, wants=work if is_begun else None)  # its permit is not given back
         return self._install(now, snapshot, picture.differs or "an earlier run has not come to its end")
 
     def _may_begin(self, now: float, snapshot: PollSnapshot, picture: Picture) -> bool:

@@ -352,6 +352,20 @@ def test_until_nobody_else_has_had_the_hosts_lock_an_earlier_daemon_may_be_at_wo
     assert bench.policy.had_lock
 
 
+@pytest.mark.parametrize("begun", [WORK, None])
+def test_begun_work_keeps_its_permit_while_systemd_is_busy(make: Make, begun: PlannedWork | None) -> None:
+    """An earlier daemon died with its run, which had just started the proxy. Work that has not begun lets
+    others go first."""
+    bench = make()
+    coming = replace(GOOD, proxy=replace(PROXY, active_state="activating"), relay=False, on_relay=False)
+    half = replace(coming, picture=replace(UNITS, is_new=True, work=WORK))
+    assert bench.look(of(half, Permission(True, begun=begun))) is Action.NOTHING
+    assert bench.last.wants == begun
+    assert (
+        bench.look(of(replace(half, relay=True, proxy=PROXY), replace(COMES, begun=begun))) is Action.INSTALL
+    )
+
+
 def test_while_another_run_has_the_hosts_lock_the_permit_is_kept(make: Make) -> None:
     bench = make()
     wait(bench)
