@@ -15,6 +15,7 @@ from installer.daemon.configuration import Command, Configuration, build_configu
 from installer.daemon.watch import EventLoop, Watched
 from installer.errors import InstallerError, InvalidInputError, unforeseen
 from installer.host.ports import Host
+from installer.inputs.load import Request
 from installer.inputs.settings import load_settings
 from installer.model.event import Event
 from installer.model.host import HostSnapshot, last_flag
@@ -56,23 +57,26 @@ class Engine:
         return build_configuration(load_settings(self._command.config))
 
     def assess(self, mode: Mode | None) -> Assessed:
-        """Take a picture for this mode, by default that of the settings."""
+        """Take a picture for this mode, by default that of the settings. These count though it fails."""
         try:
             settings = load_settings(self._command.config)
         except InvalidInputError as error:
             return failed(error)
         configuration = build_configuration(settings)
         request = self._command.request(settings, mode or configuration.mode)
+        return replace(attempted(lambda: self._assess(request)), configuration=configuration)
+
+    def _assess(self, request: Request) -> Assessed:
         picture, found = take_picture(request, self._host)
         if found is None:
-            return Assessed(picture, configuration)
+            return Assessed(picture)
         if found.plan.steps:
             picture = replace(picture, pending=summarise_plan(found.plan))
         warnings = list[Event]()
         emit_warnings(found.plan.warnings, warnings.append)
         warn_of_health(found, found.snapshot, warnings.append)
         places = tuple(sorted(_places(found.snapshot)))
-        return Assessed(picture, configuration, places, warnings=tuple(warnings))
+        return Assessed(picture, places=places, warnings=tuple(warnings))
 
 
 def _places(snapshot: HostSnapshot) -> Iterator[str]:

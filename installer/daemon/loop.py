@@ -207,29 +207,33 @@ class Daemon:
         return replace(assessed, watched=find_directories(self._poller.watch_specs(self._places)))
 
     def _assessed(self, assessed: Assessed) -> None:
-        """There is a new picture. One of a host without a bus, or that a pass has begun to change, says
-        nothing. What is watched only now may have changed since it was read: that takes one more."""
+        """There is a new picture. One that a pass has begun to change says nothing. What is watched only now
+        may have changed since it was read: that takes one more."""
         if assessed.watched is not None:
             is_new = self._loop.watch(assessed.watched, self._stir)
             self._has_new_watch = is_new and not self._has_new_watch
             if self._has_new_watch:
                 self._look_closer()
-        picture = assessed.picture
-        lost_bus = picture.code and self._snapshot.blind
-        if self._child is None and not lost_bus:
+        if self._child is None:
             self._take(assessed)
         self._answer()
 
     def _take(self, assessed: Assessed) -> None:
-        picture = assessed.picture
-        if assessed.configuration is not None and assessed.configuration != self._policy.configuration:
-            self._configure(assessed.configuration)
-        for event in (*assessed.warnings, picture.error):
-            if event is not None and self._is_news(event.message):
-                self._log(event)
-        if picture.is_clean:
-            self._succeeded = time.time()
-        self._snapshot = replace(self._snapshot, picture=picture)
+        """A picture of a host without a bus says nothing but the settings."""
+        picture, configuration = assessed.picture, assessed.configuration
+        is_configured = configuration is not None and configuration != self._policy.configuration
+        if configuration is not None and is_configured:
+            self._configure(configuration)
+        lost_bus = picture.code and self._snapshot.blind
+        if lost_bus and not is_configured:
+            return
+        if not lost_bus:
+            for event in (*assessed.warnings, picture.error):
+                if event is not None and self._is_news(event.message):
+                    self._log(event)
+            if picture.is_clean:
+                self._succeeded = time.time()
+            self._snapshot = replace(self._snapshot, picture=picture)
         if not self._ending:
             if not picture.at_work:  # a removal by hand may be deleting it
                 self._restore_claim()

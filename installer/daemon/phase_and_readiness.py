@@ -90,7 +90,7 @@ def _phase(passes: PassHistory, now: Obstacles, seen: PollSnapshot, installs: bo
     if now.at_work and not installs:
         return Phase.CONVERGING, "cri-resmgr is being removed"
     if not installs or picture is None:
-        return Phase.STARTING, passes.said
+        return Phase.STARTING, passes.said or now.blind
     why = picture.differs or "a run looks into it"
     if picture.is_new and not picture.is_clean:
         return Phase.CONVERGING, why

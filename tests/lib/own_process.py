@@ -106,7 +106,7 @@ class SceneEngine(Engine):
             return failed(InvalidInputError(scene.faults))
         error = scene.systemd.errors.get(("unit", paths.PROXY_UNIT))
         if isinstance(error, InstallerError):
-            return failed(error)
+            return replace(failed(error), configuration=scene.configuration)
         there, good = scene.path(paths.FALLBACK_CONFIG), scene.work / "good"
         content = there.read_bytes() if there.exists() else b""
         differs = not good.exists() or good.read_bytes() != content

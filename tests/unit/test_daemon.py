@@ -15,7 +15,9 @@ from typing import Any
 import pytest
 
 from installer.cluster.pod_context import PodContext
+from installer.daemon.assessor import Engine
 from installer.daemon.configuration import (
+    Command,
     Configuration,
     build_configuration,
     listen_address,
@@ -30,9 +32,11 @@ from installer.errors import (
     InvalidInputError,
     KubeletKeptError,
     RolledBackError,
+    SystemdError,
     UnservableHostError,
 )
 from installer.host.files import RootedFiles
+from installer.host.real import build_host
 from installer.inputs.settings import Settings
 from installer.model import paths
 from installer.model.event import Event
@@ -55,6 +59,20 @@ def write(root: Path, path: str, text: str = "x") -> Path:
     place.parent.mkdir(parents=True, exist_ok=True)
     place.write_text(text)
     return place
+
+
+# -- assessor ------------------------------------------------------------------------------
+
+
+def test_the_settings_count_though_the_host_cannot_be_assessed(tmp_path: Path, mocker: Any) -> None:
+    config = tmp_path / "settings.yaml"
+    config.write_text("mode: remove")
+    engine = Engine(Command(tmp_path, tmp_path, None, config), build_host(tmp_path))
+    mocker.patch("installer.daemon.assessor.take_picture", side_effect=SystemdError("no answer"))
+    assessed = engine.assess(None)
+    assert (assessed.picture.code, assessed.picture.reason) == (1, "no answer")
+    assert assessed.configuration is not None
+    assert assessed.configuration.mode is Mode.REMOVE
 
 
 # -- runtime_state -------------------------------------------------------------------------

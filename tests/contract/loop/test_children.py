@@ -389,6 +389,26 @@ def test_a_pod_on_a_host_without_a_bus_says_so_and_stays(scene: Scene) -> None:
     scene.play(body)
 
 
+@rule("R13")
+def test_a_pod_on_a_host_without_a_bus_takes_other_settings(scene: Scene) -> None:
+    """As it is told to: with `rollout.refused: ready` a rollout does not wait for such nodes."""
+    scene.systemd.errors["unit", paths.PROXY_UNIT] = UnservableHostError("no system bus socket")
+    scene.systemd.is_listening = False
+    scene.path(paths.SYSTEM_BUS).unlink()
+
+    def body() -> None:
+        scene.reaches("refused")
+        scene.settings(refused_is_ready=True)
+        scene.config.write_text("rollout: {refused: ready}")
+        scene.until(scene.command.ready_file.exists, 20)
+        scene.settings(mode=Mode.REMOVE)
+        scene.config.write_text("mode: remove")
+        scene.until(lambda: scene.of("state")[-1].message.startswith("starting"), 20)
+        assert "no system bus socket" in scene.of("state")[-1].message
+
+    scene.play(body)
+
+
 @rule("R10")
 def test_a_removal_takes_the_host_back_and_looks_once_more(scene: Scene) -> None:
     """After a boot the installation's pod may be the last that came, and has begun something."""
