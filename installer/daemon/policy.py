@@ -452,12 +452,18 @@ class Policy:
             ask_first = AskFirst.ALL
         else:
             ask_first = AskFirst.NOTHING if work.restarts_kubelet else AskFirst.RESTARTS
-        if ask_first is AskFirst.ALL and self._waits(snapshot):
+        if ask_first is AskFirst.ALL and self._waits(snapshot) and not self._looks(snapshot):
             return replace(_NOTHING, wants=work)
         if not permission.fresh:
             return replace(_NOTHING, wants=work, read_node=True)
         begins = (work.generation if work else "") if permission.asks else None
         return replace(decision, ask_first=ask_first, begins=begins, wants=work)
+
+    def _looks(self, snapshot: PollSnapshot) -> bool:
+        """Whether a run has to look after containers, once after each start of the proxy. That needs no
+        permit."""
+        picture = snapshot.picture
+        return picture is not None and bool(picture.unchecked) and not self._passes.is_known(picture)
 
     def _waits(self, snapshot: PollSnapshot) -> bool:
         """Whether only planned work without a permit is left to do."""

@@ -46,6 +46,7 @@ class Picture:
     remembered: bool = False  # the wanted generation failed here, and is not tried again
     repairs: bool = False
     work: PlannedWork | None = None
+    unchecked: str = ""  # the start of the proxy that may have taken weight from containers: a run looks
     restarts: int = 0  # of kubelet, that a run would need
     pending: str = ""  # what a run would do, in one line
     wanted: str = ""  # the generation that the inputs name; empty if they cannot be read
@@ -72,7 +73,8 @@ class Picture:
     @property
     def problem(self) -> tuple[object, ...]:
         """What a run would be about: another value means that something has changed."""
-        return (self.inputs, self.code, self.reason, self.differs, self.repairs, self.work, self.due)
+        about = (self.inputs, self.code, self.reason, self.differs, self.repairs, self.work, self.unchecked)
+        return (*about, self.due)
 
 
 def take_picture(request: Request, host: Host) -> tuple[Picture, Assessment | None]:
@@ -113,7 +115,11 @@ def take_picture(request: Request, host: Host) -> tuple[Picture, Assessment | No
     except InstallerError as error:
         return _refused(seen, error, request, host), assessment
     if needs_permit:
-        seen = replace(seen, work=work)
+        seen = replace(
+            seen,
+            work=work,
+            unchecked=assessment.snapshot.proxy.unit.invocation_id if assessment.unchecked else "",
+        )
         if request.mode is Mode.INSTALL and seen.is_new:
             repair = _repair(request, host, asks_first=True, probed=Probed.NOTHING)
             seen = replace(seen, repairs=repair is not None)

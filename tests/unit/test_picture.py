@@ -108,6 +108,18 @@ def test_containers_are_checked_after_a_start_of_the_proxy_though_new_inputs_are
     assert [call for call in watched.node.fake.cri.calls if call.method == "containers"]
 
 
+@rule("R14")
+def test_containers_are_checked_after_a_start_of_the_proxy_though_planned_work_waits(
+    watched: WatchedNode,
+) -> None:
+    watched.configure(500)
+    assert not look(watched).unchecked
+    watched.node.systemd.restart(paths.PROXY_UNIT, 0)
+    picture = look(watched)
+    assert picture.work
+    assert picture.unchecked == watched.node.systemd.unit(paths.PROXY_UNIT).invocation_id
+
+
 def test_a_host_that_is_refused_says_why(watched: WatchedNode) -> None:
     units = watched.node.systemd.units
     units[KUBELET] = replace(units[KUBELET], load_state="masked")

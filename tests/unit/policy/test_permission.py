@@ -75,6 +75,24 @@ def test_work_that_needs_a_permit_waits_and_says_for_what(make: Make) -> None:
     assert bench.phase is Phase.CONVERGED
 
 
+@rule("R14")
+def test_while_planned_work_waits_containers_are_looked_after_once_for_each_start_of_the_proxy(
+    settled: Bench,
+) -> None:
+    """A start may have taken weight from them, and what gives it back needs no permit."""
+    for start in ("one", "two"):
+        seen = of(replace(GOOD, picture=replace(PLANNED, unchecked=start)))
+        assert settled.look(seen, after=5) is Action.INSTALL
+        assert settled.last.ask_first is AskFirst.ALL
+        settled.end(RunResult(3, planned=WORK), seen)
+        for _look in range(30):
+            assert settled.look(after=60) is Action.NOTHING
+            assert settled.phase is Phase.WAITING
+            assert settled.last.wants == WORK
+    assert settled.look(of(seen, COMES)) is Action.INSTALL
+    assert settled.last.ask_first is AskFirst.NOTHING
+
+
 @pytest.mark.parametrize(
     ("work", "asks"),
     [
