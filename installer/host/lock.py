@@ -1,6 +1,7 @@
 """One actor per host: a flock(2) in /run, where only root can write.
 
-The lock ends with the process that holds it. Its file names the holder, and is removed on release.
+The lock ends with the process that holds it. Its file names the holder, and is removed on release. Until a
+new holder has written its name, the kernel tells its pid.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ def host_lock(files: RootedFiles) -> Iterator[None]:
         try:
             files.make_directory(posixpath.dirname(LOCK))
             place = held.enter_context(parent_of(files.root, LOCK))
-            descriptor = _acquire(place)
+            descriptor = _acquire(files, place)
         except OSError as error:
             raise UnservableHostError(
                 f"cannot acquire the host lock {LOCK}: {error.strerror or error}",
@@ -51,28 +52,47 @@ def host_lock(files: RootedFiles) -> Iterator[None]:
 
 def lock_holder(files: RootedFiles) -> str:
     """Who holds the lock now, in the holder's own words; empty if nobody does. Does not touch the lock: a run
-    that begins at this instant would be refused. The kernel's list tells (proc(5), `/proc/locks`)."""
+    that begins at this instant would be refused."""
     try:
         status = files.status(LOCK)
         if status is None or not stat.S_ISREG(status.st_mode):
             return ""
-        # Of the host's /proc: another one leaves out processes that it does not have.
-        locks = files.read("/proc/locks") or Path("/proc/locks").read_bytes()
-        device = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}"
-        held = f" {device}:{status.st_ino} ".encode()
-        if not any(b"FLOCK" in line and held in line for line in locks.splitlines()):
-            return ""
-        return (files.read(LOCK) or b"").decode("utf-8", "replace").strip() or "holder unknown"
+        pid = _taker(files, status)
+        return pid and _named(pid, files.read(LOCK) or b"")
     except (OSError, UnservableHostError):
         return ""
 
 
-def _acquire(place: str) -> int:
+def _taker(files: RootedFiles, status: os.stat_result) -> str:
+    """The process that has locked the file, by the kernel's list (proc(5), `/proc/locks`); empty if there is
+    none, or it is out of sight."""
+    try:
+        # Of the host's /proc: another one leaves out processes that it does not have.
+        locks = files.read("/proc/locks") or Path("/proc/locks").read_bytes()
+    except (OSError, UnservableHostError):
+        return ""
+    file = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
+    for line in locks.decode().splitlines():
+        # "1: FLOCK ADVISORY WRITE <pid> <file> 0 EOF"; one that waits has "->" before FLOCK
+        match line.split():
+            case [_, "FLOCK", _, _, pid, locked, *_] if locked == file:
+                return pid
+    return ""
+
+
+def _named(pid: str, said: bytes) -> str:
+    """What the lock's file says, unless a holder before this one has written it."""
+    name = said.decode("utf-8", "replace").strip()
+    return name if not pid or name.startswith(f"pid {pid} ") else f"pid {pid}"
+
+
+def _acquire(files: RootedFiles, place: str) -> int:
     for _ in range(_ATTEMPTS):
         with contextlib.ExitStack() as closing:
             descriptor = os.open(place, _FLAGS, 0o600)
             closing.callback(os.close, descriptor)
-            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            status = os.fstat(descriptor)
+            if not stat.S_ISREG(status.st_mode):
                 raise OSError(errno.EEXIST, "it is not a regular file")
             locked = _lock(descriptor)
             if not is_at(descriptor, place):
@@ -80,7 +100,8 @@ def _acquire(place: str) -> int:
             if locked:
                 closing.pop_all()
                 return descriptor
-            holder = os.pread(descriptor, 4096, 0).decode("utf-8", "replace").strip()
+            pid = _taker(files, status)  # before the name: its holder may be about to write that
+            holder = _named(pid, os.pread(descriptor, 4096, 0))
             raise BusyHostError(
                 f"another run holds the host lock {LOCK}: {holder or 'holder unknown'}",
                 "wait until it has ended, or end it: the lock is released when its process ends",

@@ -44,10 +44,29 @@ def test_whoever_holds_the_lock_is_the_holder(tmp_path: Path) -> None:
     files.make_directory("/run")
     with (tmp_path / f".{LOCK}").open("w") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
-        with pytest.raises(BusyHostError, match=f"{LOCK}: holder unknown"), host_lock(files):
+        with pytest.raises(BusyHostError, match=f"{LOCK}: pid {os.getpid()}$"), host_lock(files):
             pass
     with host_lock(files):
         pass
+
+
+@rule("R10")
+@pytest.mark.parametrize("left", ["", "pid 1 on this-node: what an earlier holder wrote, which was killed"])
+def test_a_holder_that_has_not_written_its_name_yet_is_named_all_the_same(tmp_path: Path, left: str) -> None:
+    files = RootedFiles(tmp_path)
+    files.make_directory("/run")
+    place = tmp_path / f".{LOCK}"
+    place.write_text(left)
+    with subprocess.Popen(
+        ["flock", place, "sh", "-c", "echo held; read _"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as holder:
+        assert holder.stdout
+        assert holder.stdout.readline() == b"held\n"
+        with pytest.raises(BusyHostError, match=f"{LOCK}: pid {holder.pid}$"), host_lock(files):
+            pass
+        assert lock_holder(files) == f"pid {holder.pid}"
+        holder.communicate(b"")
+    assert lock_holder(files) == ""
 
 
 @pytest.mark.parametrize(
@@ -78,7 +97,7 @@ def test_who_holds_the_lock_is_told_without_touching_it(tmp_path: Path) -> None:
     with host_lock(files):
         assert lock_holder(files).startswith(f"pid {os.getpid()} on ")
         (tmp_path / f".{LOCK}").write_bytes(b"")
-        assert lock_holder(files) == "holder unknown"
+        assert lock_holder(files) == f"pid {os.getpid()}"
     assert lock_holder(files) == ""
     (tmp_path / f".{LOCK}").write_text("pid 42, which was killed")
     assert lock_holder(files) == ""
