@@ -43,6 +43,7 @@ class PassHistory:
         self.counts: dict[str, Any] = dict.fromkeys(_COUNTED, 0)
         self.last = (-1, 0.0)  # exit code and seconds of the last run
         self.inputs: str | None = None  # that the last run has tried, or with which all was right
+        self.looked_after = ""  # the last start of the proxy after which a run has looked after containers
         self._spread = spread
         self._waits = 0  # in a row, each longer than the one before
         self._problem: object = None  # what the last run could not solve
@@ -83,6 +84,8 @@ class PassHistory:
         self.last = (outcome.code, outcome.seconds)
         if not outcome.is_blocked:
             self.inputs = begun_on.inputs
+        if outcome.code == 0 or outcome.planned is not None:  # not cut off before it has looked
+            self.looked_after = begun_on.unchecked or self.looked_after
         self.counts["repairs"] += outcome.changed and self.was_good
         if outcome.code == 0:
             self.counts["changes"] += outcome.changed

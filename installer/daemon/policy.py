@@ -462,8 +462,8 @@ class Policy:
     def _looks(self, snapshot: PollSnapshot) -> bool:
         """Whether a run has to look after containers, once after each start of the proxy. That needs no
         permit."""
-        picture = snapshot.picture
-        return picture is not None and bool(picture.unchecked) and not self._passes.is_known(picture)
+        unchecked = snapshot.picture.unchecked if snapshot.picture is not None else ""
+        return unchecked not in ("", self._passes.looked_after)
 
     def _waits(self, snapshot: PollSnapshot) -> bool:
         """Whether only planned work without a permit is left to do."""

@@ -93,6 +93,46 @@ def test_while_planned_work_waits_containers_are_looked_after_once_for_each_star
     assert settled.last.ask_first is AskFirst.NOTHING
 
 
+@rule("R14")
+@pytest.mark.parametrize("outcome", [RunResult(137), RunResult(1, reason="it took too long")])
+def test_a_run_that_was_cut_off_before_it_has_looked_after_containers_is_begun_again(
+    settled: Bench, outcome: RunResult
+) -> None:
+    seen, runs = of(replace(GOOD, picture=replace(PLANNED, unchecked="one"))), 0
+    for _look in range(30):
+        if settled.look(of(replace(GOOD, picture=replace(PLANNED, unchecked="one"))), after=60):
+            settled.end(RunResult(3, planned=WORK) if runs else outcome, seen)
+            runs += 1
+    assert runs == 2
+
+
+@rule("R14")
+def test_containers_are_looked_after_though_the_same_inputs_have_failed_before(settled: Bench) -> None:
+    planned, runs = of(replace(GOOD, picture=PLANNED)), 0
+    assert settled.look(of(planned, COMES), after=5) is Action.INSTALL
+    settled.end(RunResult(5, rolled_back=True, reason="the runtime went down"), planned)
+    assert settled.look(of(replace(GOOD, picture=replace(PLANNED))), after=60) is Action.NOTHING
+    for _look in range(30):
+        seen = of(replace(GOOD, picture=replace(PLANNED, unchecked="two")))
+        if settled.look(seen, after=60):
+            settled.end(RunResult(3, planned=WORK), seen)
+            runs += 1
+    assert runs == 1
+
+
+def test_other_problems_after_the_same_start_of_the_proxy_begin_no_run_while_planned_work_waits(
+    settled: Bench,
+) -> None:
+    """Somebody edits a file again and again, say, that is only put right with the new generation."""
+    runs = 0
+    for number in range(60):
+        seen = of(replace(GOOD, picture=replace(PLANNED, unchecked="one", differs=f"edit {number}")))
+        if settled.look(seen, after=10):
+            settled.end(RunResult(3, planned=WORK), seen)
+            runs += 1
+    assert runs == 1
+
+
 @pytest.mark.parametrize(
     ("work", "asks"),
     [
