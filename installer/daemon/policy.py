@@ -335,10 +335,16 @@ class Policy:
         if not self._calls_for_run(now, snapshot):
             return replace(_NOTHING, wants=self._passes.met(picture))
         if not self._may_begin(now, snapshot, picture):
-            work, begun = self._passes.work(picture), snapshot.permission.begun
-            is_begun = work is not None and begun is not None and work.generation == begun.generation
-            return replace(_NOTHING, wants=work if is_begun else None)  # its permit is not given back
+            return replace(_NOTHING, wants=self._begun_work(now, snapshot, picture))
         return self._install(now, snapshot, picture.differs or "an earlier run has not come to its end")
+
+    def _begun_work(self, now: float, snapshot: PollSnapshot, picture: Picture) -> PlannedWork | None:
+        """What an earlier daemon has begun, while systemd is busy. Its permit is not given back as long as a
+        permitted run may take; but at once if somebody has stopped kubelet, which may last."""
+        work, begun = self._passes.work(picture), snapshot.permission.begun
+        is_begun = work is not None and begun is not None and work.generation == begun.generation
+        passes = now < self._began + self.configuration.rules.hold_seconds
+        return work if is_begun and passes and snapshot.kubelet.active_state != "inactive" else None
 
     def _may_begin(self, now: float, snapshot: PollSnapshot, picture: Picture) -> bool:
         """Whether a run may begin, because what differs is not left to systemd or to a rescue. These see to a

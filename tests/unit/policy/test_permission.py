@@ -424,6 +424,23 @@ def test_begun_work_keeps_its_permit_while_systemd_is_busy(make: Make, begun: Pl
     )
 
 
+@pytest.mark.parametrize("is_stopped", [True, False])
+def test_begun_work_does_not_keep_its_permit_for_ever(make: Make, is_stopped: bool) -> None:
+    """Somebody has stopped kubelet; or the proxy never comes up."""
+    bench = make()
+    half = of(replace(GOOD, picture=replace(UNITS, is_new=True, work=WORK)), replace(COMES, begun=WORK))
+    if is_stopped:
+        assert bench.look(replace(half, kubelet=replace(KUBELET, active_state="inactive"))) is Action.NOTHING
+        assert bench.last.wants is None
+        return
+    coming = replace(half, proxy=replace(PROXY, active_state="activating"), relay=False, on_relay=False)
+    bench.look(coming)
+    assert bench.last.wants == WORK
+    for _look in range(90):
+        bench.look(replace(coming, picture=replace(UNITS, is_new=True, work=WORK)), after=10)
+    assert bench.last.wants is None
+
+
 def test_while_another_run_has_the_hosts_lock_the_permit_is_kept(make: Make) -> None:
     bench = make()
     wait(bench)
