@@ -31,13 +31,14 @@ _KILLED = tuple(128 + number for number in (signal.SIGKILL, signal.SIGSEGV, sign
 class PassHistory:
     """`spread` varies a wait, so that a fleet does not act in step.
 
-    `failed`: the last run has, and `said` is what it reported.
+    `failed`: the last run has, and `said` is what it reported. `goes_on`: it was killed, and the next one
+    finishes at once what it has begun.
     `retry_at`: no run for the same reason before that time. `locked_until`: none at all, because another run
     holds the host's lock or systemd's bus is away.
     """
 
     def __init__(self, spread: Callable[[float], float]) -> None:
-        self.removed = self.refused = self.was_good = self.failed = False
+        self.removed = self.refused = self.was_good = self.failed = self.goes_on = False
         self.said = ""
         self.retry_at = self.locked_until = 0.0
         self.counts: dict[str, Any] = dict.fromkeys(_COUNTED, 0)
@@ -103,6 +104,7 @@ class PassHistory:
                 self._blamed = (begun_on.inputs, self.said)
             elif outcome.remembered and begun_on.inputs == self._blamed[0]:
                 self.said = self._blamed[1]
+        self.goes_on = False
         if outcome.code == 0 and outcome.changed:
             self.forget()
             return
@@ -117,7 +119,8 @@ class PassHistory:
         lasts = in_vain and outcome.code == _INVALID
         wait = RESYNC if lasts else min(RESYNC, _BACKOFF * 2.0 ** (self._waits - 1))
         # What a killed run has begun is finished at once: the proxy may be stopped.
-        self.retry_at = now + (0.0 if outcome.code in _KILLED and self._waits == 1 else self._spread(wait))
+        self.goes_on = outcome.code in _KILLED and self._waits == 1
+        self.retry_at = now + (0.0 if self.goes_on else self._spread(wait))
 
     def is_known(self, picture: Picture) -> bool:
         """Whether the last run could not solve this problem."""

@@ -178,6 +178,8 @@ class Policy:
                 self._judged, self._judged_at = (0, outcome.fleet_generation), now
             if picture is not None:
                 passes.ended(now, outcome, picture)
+                # Until the next picture comes, its permit is not given back.
+                self._wants = child.decision.wants if passes.goes_on else self._wants
             passes.removed = outcome.code == 0 and self.configuration.mode is Mode.REMOVE
         elif action in (Action.RESCUE, Action.HOLD):
             self._was_on_relay = after.on_relay  # it was not the guard who has let kubelet leave

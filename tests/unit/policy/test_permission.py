@@ -441,6 +441,26 @@ def test_begun_work_does_not_keep_its_permit_for_ever(make: Make, is_stopped: bo
     assert bench.last.wants is None
 
 
+@pytest.mark.parametrize("mode", list(Mode))
+def test_what_a_killed_run_has_begun_keeps_its_permit_until_the_next_picture_comes(
+    make: Make, mode: Mode
+) -> None:
+    """That may take seconds. The half-done node does not wait for another turn."""
+    bench = make(mode=mode)
+    wait(bench)
+    assert bench.look(of(works(BARE), COMES), after=5.0) is not Action.NOTHING
+    half = works(replace(BARE, picture=replace(NEW, differs="half done", work=WORK)))
+    assert half.picture is not None
+    bench.end(RunResult(137), of(replace(half, picture=replace(half.picture, spent=True)), Permission(True)))
+    for _look in range(3):
+        decision = bench.policy.step(bench.now + 1.0, bench.snapshot)
+        assert (decision.action, decision.wants) == (Action.NOTHING, WORK)
+    assert bench.look(replace(half, permission=COMES), after=2.0) is not Action.NOTHING
+    bench.end(RunResult(1, reason="it failed"), half)
+    bench.look(replace(half, picture=replace(half.picture, spent=True)))
+    assert bench.last.wants is None
+
+
 def test_while_another_run_has_the_hosts_lock_the_permit_is_kept(make: Make) -> None:
     bench = make()
     wait(bench)
