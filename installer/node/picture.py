@@ -115,11 +115,7 @@ def take_picture(request: Request, host: Host) -> tuple[Picture, Assessment | No
     except InstallerError as error:
         return _refused(seen, error, request, host), assessment
     if needs_permit:
-        seen = replace(
-            seen,
-            work=work,
-            unchecked=assessment.snapshot.proxy.unit.invocation_id if assessment.unchecked else "",
-        )
+        seen = replace(seen, work=work, unchecked=_last_start(assessment) if assessment.unchecked else "")
         if request.mode is Mode.INSTALL and seen.is_new:
             repair = _repair(request, host, asks_first=True, probed=Probed.NOTHING)
             seen = replace(seen, repairs=repair is not None)
@@ -151,7 +147,8 @@ def _refused(seen: Picture, error: InstallerError, request: Request, host: Host)
     if repair is not None and repair.plan.restarts_kubelet:
         repair = _repair(request, host, asks_first=False, probed=Probed.HOST)
     if repair is None and good.assessment.unchecked and not seen.remembered:
-        return replace(seen, due=True, repairs=True)  # only the runtime knows whether a start took weight
+        # Only the runtime knows whether a start took weight.
+        return replace(seen, due=True, repairs=True, unchecked=_last_start(good.assessment))
     return seen if repair is None else _with_repair(seen, repair, request)
 
 
@@ -166,6 +163,11 @@ def _with_repair(seen: Picture, repair: Assessment, request: Request) -> Picture
         restarts=_restarts(repair, request),
         work=repair_work(repair) if repair.plan.restarts_kubelet else None,
     )
+
+
+def _last_start(assessment: Assessment) -> str:
+    """Of the proxy."""
+    return assessment.snapshot.proxy.unit.invocation_id
 
 
 def _in_words(changes: Changes) -> str:

@@ -103,6 +103,8 @@ def test_containers_are_checked_after_a_start_of_the_proxy_though_new_inputs_are
     watched.node.systemd.restart(paths.PROXY_UNIT, 0)
     picture = look(watched)
     assert (picture.code, picture.due, picture.repairs) == (2, True, True)
+    watched.node.systemd.restart(paths.PROXY_UNIT, 0)
+    assert look(watched).problem != picture.problem  # the next start does not wait for the next try
     watched.node.fake.calls.clear()
     assert watched.begin(Decision(Action.INSTALL), 3).code == 2
     assert [call for call in watched.node.fake.cri.calls if call.method == "containers"]
