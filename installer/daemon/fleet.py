@@ -26,6 +26,7 @@ def report_state(cluster: Cluster, policy: Policy, decision: Decision, snapshot:
         report_end(cluster, policy, Action.INSTALL, verdict)
     busy = policy.working is not Action.NOTHING or not policy.had_lock
     work, rules = None if changes_nothing else decision.wants, policy.configuration.rules
+    busy = busy or policy.keeps_permit  # else it would be given back if work does not begin soon
     cluster.update(policy.state, work, rules, busy=busy, read_node=decision.read_node)
 
 

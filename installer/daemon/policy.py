@@ -74,6 +74,7 @@ class Policy:
         self.configuration, self._good_seconds = configuration, good_seconds
         self.restarts = list(restarts)
         self.had_lock = False  # nobody else has had it when this daemon looked, or a pass of this daemon has
+        self.keeps_permit = False  # of work that an earlier daemon has begun, while systemd is busy with it
         self.state = DaemonState(configuration.mode, Phase.STARTING, ready=False)
         self._random, self._began, self._now = random, now, now
         self._child = Running(_NOTHING, None, now, by_another=False)
@@ -191,7 +192,7 @@ class Policy:
 
     def step(self, now: float, snapshot: PollSnapshot) -> Decision:
         """Decide what to do about what is seen now. While a child runs, only whether to stop it."""
-        self._now = now
+        self._now, self.keeps_permit = now, False
         self._track(now, snapshot)
         decision = self._interrupt(now, snapshot) if self.working else self._choose(now, snapshot)
         if not self.working:
@@ -346,7 +347,8 @@ class Policy:
         work, begun = self._passes.work(picture), snapshot.permission.begun
         is_begun = work is not None and begun is not None and work.generation == begun.generation
         passes = now < self._began + self.configuration.rules.hold_seconds
-        return work if is_begun and passes and snapshot.kubelet.active_state != "inactive" else None
+        self.keeps_permit = is_begun and passes and snapshot.kubelet.active_state != "inactive"
+        return work if self.keeps_permit else None
 
     def _may_begin(self, now: float, snapshot: PollSnapshot, picture: Picture) -> bool:
         """Whether a run may begin, because what differs is not left to systemd or to a rescue. These see to a
@@ -503,7 +505,7 @@ class Policy:
         self._blind_since = _since(self._blind_since, now, holds=bool(snapshot.blind))
         is_short = self._blind_since is not None and now < self._blind_since + _BLIND_PATIENCE
         blind = "" if is_short and picture is not None else snapshot.blind
-        waits = self._wants is not None and self._waits(snapshot)
+        waits = self._wants is not None and self._waits(snapshot) and not self.keeps_permit
         obstacles = Obstacles(
             replaced=self._replaced,
             blind=blind,

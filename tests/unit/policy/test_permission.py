@@ -10,8 +10,8 @@ from installer.daemon.decision import Action, Decision
 from installer.daemon.fleet import report_state
 from installer.daemon.policy import BUSY, HEARTBEAT
 from installer.daemon.poller import PollSnapshot
-from installer.model.daemon import NOTHING_INSTALLED, Cluster, Installed, Phase
-from installer.model.fleet import AskFirst, Permission, PlannedWork, WorkResult
+from installer.model.daemon import NOTHING_INSTALLED, Cluster, DaemonState, Installed, Phase
+from installer.model.fleet import AskFirst, FleetRules, Permission, PlannedWork, WorkResult
 from installer.model.hold import BY_ROLLBACK
 from installer.model.names import Mode
 from installer.model.result import RunResult
@@ -151,13 +151,19 @@ def test_what_a_run_has_to_ask_for_first_is_all_that_is_not_permitted(
 
 
 class Told(Cluster):
-    """A fleet that is told of results."""
+    """A fleet that is told of results, and whether the node is at work."""
 
     def __init__(self) -> None:
         self.results: list[WorkResult] = []
+        self.busy: list[bool] = []
 
     def report_result(self, result: WorkResult) -> None:
         self.results.append(result)
+
+    def update(
+        self, state: DaemonState, work: PlannedWork | None, rules: FleetRules, *, busy: bool, read_node: bool
+    ) -> None:
+        self.busy.append(busy)
 
 
 @rule("R8")
@@ -422,6 +428,19 @@ def test_begun_work_keeps_its_permit_while_systemd_is_busy(make: Make, begun: Pl
     assert (
         bench.look(of(replace(half, relay=True, proxy=PROXY), replace(COMES, begun=begun))) is Action.INSTALL
     )
+
+
+@rule("R13")
+def test_a_node_whose_begun_work_is_left_to_systemd_is_at_work_and_waits_for_no_permit(make: Make) -> None:
+    """A start may take minutes: a permit that nobody uses is given back after 45 s."""
+    bench, told = make(), Told()
+    half = of(replace(GOOD, picture=replace(UNITS, is_new=True, work=WORK)), Permission(True, begun=WORK))
+    coming = replace(half, proxy=replace(PROXY, active_state="activating"), relay=False, on_relay=False)
+    for seen, phase in ((coming, Phase.CONVERGING), (half, Phase.WAITING)):
+        bench.look(seen)
+        assert bench.phase is phase
+        report_state(told, bench.policy, bench.last, seen)
+    assert told.busy == [True, False]
 
 
 @pytest.mark.parametrize("is_stopped", [True, False])
