@@ -90,7 +90,8 @@ def _phase(passes: PassHistory, now: Obstacles, seen: PollSnapshot, installs: bo
     if now.at_work and not installs:
         return Phase.CONVERGING, "cri-resmgr is being removed"
     if not installs or picture is None:
-        return Phase.STARTING, passes.said or now.blind
+        others = "another run is at work on this host" if picture is not None and picture.at_work else ""
+        return Phase.STARTING, passes.said or now.blind or others
     why = picture.differs or "a run looks into it"
     if picture.is_new and not picture.is_clean:
         return Phase.CONVERGING, why

@@ -325,8 +325,8 @@ class Policy:
 
     def _remove(self, now: float, snapshot: PollSnapshot) -> Decision:
         picture, passes = snapshot.picture, self._passes
-        if passes.removed or picture is None or picture.spent:  # the next one also tells whether to install
-            return _NOTHING
+        if passes.removed or picture is None or picture.spent or picture.at_work:
+            return _NOTHING  # the next one also tells whether to install
         if now < passes.calm_at(now) or not passes.is_due(now, picture):
             return _NOTHING
         return self._ask(snapshot, Decision(Action.REMOVE, picture.differs or "not removed yet"))

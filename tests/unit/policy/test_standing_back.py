@@ -135,6 +135,15 @@ def test_a_removal_that_was_killed_goes_on_if_the_settings_still_want_it(make: M
     assert bench.look(DRIFTED) is Action.REMOVE
 
 
+def test_a_removal_waits_for_the_run_that_is_at_work(make: Make) -> None:
+    """By hand, say, for ten minutes: a run each two seconds would only find the host's lock held."""
+    bench = make(mode=Mode.REMOVE)
+    for _look in range(60):
+        assert bench.look(replace(GOOD, picture=replace(DRIFT, at_work="pid 7")), after=2) is Action.NOTHING
+        assert bench.policy.state.reason == "another run is at work on this host"
+    assert bench.look(DRIFTED, after=2) is Action.REMOVE
+
+
 def test_a_removal_is_done_once_and_repairs_nothing(make: Make) -> None:
     bench = make(mode=Mode.REMOVE)
     assert bench.look(DRIFTED) is Action.REMOVE
