@@ -242,6 +242,8 @@ class Daemon:
     def _configure(self, configuration: Configuration) -> None:
         if self._removing:
             return
+        if configuration.mode is not self._policy.configuration.mode:  # the last picture is of the other one
+            self._snapshot = replace(self._snapshot, picture=None)
         self._policy.configuration = self._poller.configuration = configuration
         self._serve_pages()  # if none are served yet
 

@@ -14,7 +14,7 @@ from pytest_mock import MockerFixture
 
 from installer.daemon.fleet import LEAVE
 from installer.daemon.runtime_state import MODE_FILE
-from installer.errors import UnservableHostError
+from installer.errors import SystemdError, UnservableHostError
 from installer.model import paths
 from installer.model.daemon import Cluster, DaemonState
 from installer.model.fleet import FleetRules, Permission, PlannedWork
@@ -405,6 +405,26 @@ def test_a_pod_on_a_host_without_a_bus_takes_other_settings(scene: Scene) -> Non
         scene.config.write_text("mode: remove")
         scene.until(lambda: scene.of("state")[-1].message.startswith("starting"), 20)
         assert "no system bus socket" in scene.of("state")[-1].message
+
+    scene.play(body)
+
+
+@rule("R13")
+def test_settings_that_come_without_a_picture_begin_no_removal_on_that_of_an_installation(
+    scene: Scene,
+) -> None:
+    """It would go by what the installation was granted, and give the reason why that was refused."""
+    scene.seen = {"due": False, "code": 4, "reason": "kubelet is masked"}
+
+    def body() -> None:
+        scene.reaches("refused")
+        scene.systemd.errors["unit", paths.PROXY_UNIT] = SystemdError("no bus")
+        scene.systemd.is_listening = False
+        scene.until(lambda: "no bus" in scene.of("state")[-1].message, 40)
+        scene.settings(mode=Mode.REMOVE)
+        scene.config.write_text("mode: remove")
+        scene.until(lambda: scene.of("state")[-1].message.startswith("starting"), 30)
+        assert "remove" not in scene.begun()
 
     scene.play(body)
 
