@@ -96,6 +96,9 @@ BRANCHES: dict[str, tuple[str, ...]] = {
     "The good generation cannot be assessed either, where what is wanted is refused. tests/unit/test_picture.py tries it.": (
         "picture._refused: except InstallerError:",
     ),
+    "Systemd has started the proxy of a good generation, and other inputs are refused. tests/unit/test_picture.py tries it.": (
+        "picture._refused: if repair is None and good.assessment.unchecked and not seen.remembered: -> return replace(seen, due=True, repairs=True, unchecked=_last_start(good.assessment))",
+    ),
 }
 
 #: Functions that no run calls: they read for people or for the daemon, and decide and change nothing.
