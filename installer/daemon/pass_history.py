@@ -110,7 +110,7 @@ class PassHistory:
             return
         # The same problem waits, the longer the more often; a new one does not. What has failed on the host,
         # and touched it, is new only with new inputs.
-        whole = outcome.code in (0, _INVALID, _UNSERVABLE) or outcome.is_blocked
+        whole = outcome.code in (0, _INVALID, _UNSERVABLE) or (outcome.is_blocked and not outcome.rolled_back)
         problem = begun_on.problem if whole else begun_on.inputs
         in_vain = not outcome.changed  # else it has repaired the good generation
         self._waits = min(self._waits + 1, MOST_WAITS) if in_vain and problem == self._problem else 1
@@ -151,7 +151,7 @@ class PassHistory:
 
     def met(self, picture: Picture) -> PlannedWork | None:
         """The planned work in this problem that the last run has left undone for lack of a permit."""
-        return self._met if picture.problem == self._problem else None
+        return self._met if self.is_known(picture) else None
 
     def work(self, picture: Picture) -> PlannedWork | None:
         """The planned work that a run would do. One that has looked into this problem knows better: it may

@@ -395,6 +395,23 @@ def test_a_permit_that_could_not_be_used_is_not_asked_for(settled: Bench, seen: 
         assert settled.last.wants == WORK
 
 
+@rule("R14")
+def test_a_repair_that_was_rolled_back_while_work_waits_is_retried_ever_later(make: Make) -> None:
+    """Each try starts the proxy, which looks like another reason for a repair. The node asks for its permit
+    all the while."""
+    bench = make()
+    wait(bench)
+    seen, runs = works(GOOD), 0
+    for _second in range(900):
+        seen = replace(seen, picture=replace(PLANNED, repairs=True, unchecked=f"start {runs}"))
+        if bench.look(seen, after=1.0) is Action.INSTALL:
+            runs += 1
+            bench.end(RunResult(3, rolled_back=True, planned=WORK), seen, took=0.0)
+        assert bench.last.wants == WORK
+    assert 3 < runs < 9
+    assert bench.look(replace(seen, permission=COMES)) is Action.INSTALL
+
+
 def test_a_node_whose_restarts_are_used_up_says_so_and_asks_for_no_permit(make: Make) -> None:
     """A rescue took the last one of the hour while the node waited."""
     bench = make(restarts=(800.0, 850.0))
