@@ -127,16 +127,19 @@ class Daemon:
         return found[0]
 
     def switches_per_second(self, seconds: float = 8.0) -> float:
-        """Voluntary context switches of all its threads."""
+        """Voluntary context switches of all its threads. One that ends meanwhile does not count."""
 
-        def count() -> int:
-            tasks = Path(f"/proc/{self.process.pid}/task").iterdir()
-            statuses = [(task / "status").read_text() for task in tasks]
-            return sum(int(text.split("\nvoluntary_ctxt_switches:")[1].split()[0]) for text in statuses)
+        def count() -> dict[str, int]:
+            found = {}
+            for task in Path(f"/proc/{self.process.pid}/task").iterdir():
+                with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it has ended
+                    text = (task / "status").read_text().split("\nvoluntary_ctxt_switches:")[1]
+                    found[task.name] = int(text.split()[0])
+            return found
 
         before = count()
         time.sleep(seconds)
-        return (count() - before) / seconds
+        return sum(now - before.get(thread, 0) for thread, now in count().items()) / seconds
 
     def rss(self) -> int:
         """Resident memory in kilobytes."""
