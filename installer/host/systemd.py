@@ -20,6 +20,14 @@ from installer.model.host import ExecLine, UnitDetail, UnitState
 _NO_UNIT = "cri-resmgr-installer-looks-for-nothing.service"  # does not exist
 _FILELESS_UNIT = "init.scope"  # it has no file to edit
 _LOADS = ("UnitsLoadStartTimestamp", "UnitsLoadTimestamp")  # at the boot and at the last reload, in µs
+_OF_SERVICE: dict[str, Any] = {
+    "NRestarts": 0,
+    "Result": "success",
+    "MainPID": 0,
+    "Environment": (),
+}  # what others have
+_CHANGED = "StateChangeTimestampMonotonic"  # of a unit's state
+_READS = 10  # of a unit that never rests
 _CANCEL_SECONDS = 2.0
 _UNPRINTABLE = "org.freedesktop.DBus.Error.InvalidArgs"  # a property that D-Bus cannot carry
 _LOST_REPLY_GRACE = 1.0  # seconds for the reply to arrive after the signal that systemd has reloaded
@@ -54,15 +62,15 @@ class BusSystemd:
         # At least up to systemd 252, NeedDaemonReload misses a drop-in whose directory is newer than
         # systemd's list of unit directories. Looking for a unit that does not exist refreshes that list.
         self._load(_NO_UNIT)
-        # In one call, so that all values are of the same instant.
-        of_unit = self._bus.read(name, lambda: self._bus.unit(path).GetAll(UNIT, timeout=CALL_SECONDS))
-        if of_unit["LoadState"] == "not-found" and of_unit["ActiveState"] == "inactive":
-            return UnitState(name)
-        is_service = str(of_unit["Id"]).endswith(".service")
-
-        def of_service(key: str, otherwise: Any) -> Any:
-            return self._get(path, key) if is_service else otherwise
-
+        for _attempt in range(_READS):
+            of_unit = self._bus.read(name, lambda: self._bus.unit(path).GetAll(UNIT, timeout=CALL_SECONDS))
+            if of_unit["LoadState"] == "not-found" and of_unit["ActiveState"] == "inactive":
+                return UnitState(name)
+            of_service = dict(_OF_SERVICE)
+            if str(of_unit["Id"]).endswith(".service"):
+                of_service = {key: self._get(path, key) for key in _OF_SERVICE}
+            if self._get(path, _CHANGED, UNIT) == of_unit[_CHANGED]:
+                break  # all values are of the same state: a unit that restarts shows no process of before
         return UnitState(
             name=name,
             load_state=of_unit["LoadState"],
@@ -70,11 +78,11 @@ class BusSystemd:
             sub_state=of_unit["SubState"],
             unit_file_state=self._enablement(name),
             need_daemon_reload=of_unit["NeedDaemonReload"] and self._is_edited(of_unit),
-            n_restarts=of_service("NRestarts", 0),
-            result=of_service("Result", "success"),
+            n_restarts=of_service["NRestarts"],
+            result=of_service["Result"],
             invocation_id=bytes(of_unit["InvocationID"]).hex(),
-            main_pid=of_service("MainPID", 0),
-            environment=tuple(of_service("Environment", ())),
+            main_pid=of_service["MainPID"],
+            environment=tuple(of_service["Environment"]),
             fragment_path=of_unit["FragmentPath"],
             drop_in_paths=tuple(of_unit["DropInPaths"]),
         )

@@ -39,6 +39,31 @@ def systemd(throwaway: ThrowawayHost) -> Iterator[BusSystemd]:
     throwaway.systemctl("daemon-reload")
 
 
+@rule("R2")
+def test_a_unit_that_somebody_restarts_shows_no_process_of_another_state(
+    systemd: BusSystemd, throwaway: ThrowawayHost
+) -> None:
+    """One that is up without a process would look as if it crashed, and a good generation would be blamed."""
+    over, processes = threading.Event(), dict[str, set[int]]()
+
+    def restart() -> None:
+        while not over.is_set():
+            throwaway.systemctl("restart", UNIT)
+
+    other = threading.Thread(target=restart)
+    other.start()
+    try:
+        while len(processes) < 40:
+            seen = systemd.unit(UNIT)
+            if seen.active_state == "active":
+                processes.setdefault(seen.invocation_id, set()).add(seen.main_pid)
+    finally:
+        over.set()
+        other.join()
+    assert 0 not in set().union(*processes.values())
+    assert all(len(pids) == 1 for pids in processes.values()), processes
+
+
 @pytest.mark.parametrize("command", ["daemon-reload", "daemon-reexec"])
 def test_somebody_elses_reloads_lose_nothing(
     systemd: BusSystemd, throwaway: ThrowawayHost, command: str
