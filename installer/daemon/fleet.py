@@ -20,13 +20,12 @@ LEAVE = PlannedWork(REMOVAL, removes=True)
 def report_state(cluster: Cluster, policy: Policy, decision: Decision, snapshot: PollSnapshot) -> None:
     """Report the daemon's state, and the work that waits for a permit. A daemon that changes nothing asks for
     nothing. Until a pass of this daemon has had the host's lock, an earlier one may be at work with the
-    permit."""
+    permit. A node that looks idle would give its permit back."""
     changes_nothing = snapshot.paused or snapshot.superseded
     if not changes_nothing and (verdict := policy.take_verdict()) is not None:
         report_end(cluster, policy, Action.INSTALL, verdict)
-    busy = policy.working is not Action.NOTHING or not policy.had_lock
+    busy = policy.working is not Action.NOTHING or not policy.had_lock or policy.keeps_permit
     work, rules = None if changes_nothing else decision.wants, policy.configuration.rules
-    busy = busy or policy.keeps_permit  # else it would be given back if work does not begin soon
     cluster.update(policy.state, work, rules, busy=busy, read_node=decision.read_node)
 
 

@@ -219,13 +219,12 @@ class Daemon:
         self._answer()
 
     def _take(self, assessed: Assessed) -> None:
-        """A picture of a host without a bus says nothing but the settings."""
+        """A picture of a host without a bus says nothing; the settings that come with it count."""
         picture, configuration = assessed.picture, assessed.configuration
-        is_configured = configuration is not None and configuration != self._policy.configuration
-        if configuration is not None and is_configured:
-            self._configure(configuration)
         lost_bus = picture.code and self._snapshot.blind
-        if lost_bus and not is_configured:
+        if configuration is not None and configuration != self._policy.configuration:
+            self._configure(configuration)
+        elif lost_bus:
             return
         if not lost_bus:
             for event in (*assessed.warnings, picture.error):

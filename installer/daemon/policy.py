@@ -342,8 +342,8 @@ class Policy:
         return self._install(now, snapshot, picture.differs or "an earlier run has not come to its end")
 
     def _begun_work(self, now: float, snapshot: PollSnapshot, picture: Picture) -> PlannedWork | None:
-        """What an earlier daemon has begun, while systemd is busy. Its permit is not given back as long as a
-        permitted run may take; but at once if somebody has stopped kubelet, which may last."""
+        """What an earlier daemon has begun, while systemd is busy. The node keeps its permit for as long as a
+        permitted run may take, unless somebody has stopped kubelet: that may last."""
         work, begun = self._passes.work(picture), snapshot.permission.begun
         is_begun = work is not None and begun is not None and work.generation == begun.generation
         passes = now < self._began + self.configuration.rules.hold_seconds

@@ -20,14 +20,10 @@ from installer.model.host import ExecLine, UnitDetail, UnitState
 _NO_UNIT = "cri-resmgr-installer-looks-for-nothing.service"  # does not exist
 _FILELESS_UNIT = "init.scope"  # it has no file to edit
 _LOADS = ("UnitsLoadStartTimestamp", "UnitsLoadTimestamp")  # at the boot and at the last reload, in µs
-_OF_SERVICE: dict[str, Any] = {
-    "NRestarts": 0,
-    "Result": "success",
-    "MainPID": 0,
-    "Environment": (),
-}  # what others have
-_CHANGED = "StateChangeTimestampMonotonic"  # of a unit's state
-_READS = 10  # of a unit that never rests
+# What only services have, and what stands for it in other units.
+_OF_SERVICE: dict[str, Any] = {"NRestarts": 0, "Result": "success", "MainPID": 0, "Environment": ()}
+_CHANGED = "StateChangeTimestampMonotonic"  # when the unit's state last changed
+_READS = 10  # then a unit that never rests is taken as it was read
 _CANCEL_SECONDS = 2.0
 _UNPRINTABLE = "org.freedesktop.DBus.Error.InvalidArgs"  # a property that D-Bus cannot carry
 _LOST_REPLY_GRACE = 1.0  # seconds for the reply to arrive after the signal that systemd has reloaded
@@ -70,7 +66,7 @@ class BusSystemd:
             if str(of_unit["Id"]).endswith(".service"):
                 of_service = {key: self._get(path, key) for key in _OF_SERVICE}
             if self._get(path, _CHANGED, UNIT) == of_unit[_CHANGED]:
-                break  # all values are of the same state: a unit that restarts shows no process of before
+                break  # it has not changed meanwhile: all values are of the same state
         return UnitState(
             name=name,
             load_state=of_unit["LoadState"],

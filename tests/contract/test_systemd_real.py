@@ -53,13 +53,14 @@ def test_a_unit_that_somebody_restarts_shows_no_process_of_another_state(
     other = threading.Thread(target=restart)
     other.start()
     try:
-        while len(processes) < 40:
+        while len(processes) < 40 and other.is_alive():
             seen = systemd.unit(UNIT)
             if seen.active_state == "active":
                 processes.setdefault(seen.invocation_id, set()).add(seen.main_pid)
     finally:
         over.set()
         other.join()
+    assert len(processes) == 40
     assert 0 not in set().union(*processes.values())
     assert all(len(pids) == 1 for pids in processes.values()), processes
 

@@ -73,7 +73,7 @@ SEEDED = (
     Defect(
         "a daemon that follows a pass of an earlier one takes itself for idle",
         f"{_DAEMON}/fleet.py",
-        "    busy = policy.working is not Action.NOTHING or not policy.had_lock\n",
+        "    busy = policy.working is not Action.NOTHING or not policy.had_lock or policy.keeps_permit\n",
         "    busy = policy.working is not Action.NOTHING and not policy.is_following\n",
         "fleet any --kinds crash",
     ),
