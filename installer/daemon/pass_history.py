@@ -150,8 +150,9 @@ class PassHistory:
         return now >= self.locked_until and (now >= self.retry_at or not self.is_known(picture))
 
     def met(self, picture: Picture) -> PlannedWork | None:
-        """The planned work in this problem that the last run has left undone for lack of a permit."""
-        return self._met if self.is_known(picture) else None
+        """The planned work that the last run has left undone for lack of a permit, if it is still to be done:
+        what is known only by its inputs may meanwhile be refused, done, or other work."""
+        return self.work(picture) if self._met is not None and self.is_known(picture) else None
 
     def work(self, picture: Picture) -> PlannedWork | None:
         """The planned work that a run would do. One that has looked into this problem knows better: it may

@@ -15,6 +15,7 @@ from installer.model.fleet import AskFirst, FleetRules, Permission, PlannedWork,
 from installer.model.hold import BY_ROLLBACK
 from installer.model.names import Mode
 from installer.model.result import RunResult
+from installer.node.picture import Picture
 from tests.lib.policy_bench import (
     BAD,
     BARE,
@@ -36,6 +37,7 @@ from tests.lib.policy_bench import (
 from tests.lib.rules import rule
 
 WORK = PlannedWork("one", begins=True)
+OTHER = replace(WORK, begins=False)  # with the same inputs
 WAITS = Permission(True, None, "the only permit is in use (worker-1)")
 COMES = Permission(True, WORK)
 PLANNED = replace(NEW, work=WORK, restarts=1)
@@ -410,6 +412,29 @@ def test_a_repair_that_was_rolled_back_while_work_waits_is_retried_ever_later(ma
         assert bench.last.wants == WORK
     assert 3 < runs < 9
     assert bench.look(replace(seen, permission=COMES)) is Action.INSTALL
+
+
+@rule("R14")
+@pytest.mark.parametrize(
+    ("picture", "wanted"),
+    [
+        pytest.param(replace(PLANNED, work=None, due=False, code=4, reason="no"), None, id="refused"),
+        pytest.param(replace(PLANNED, work=None, is_new=False, restarts=0), None, id="done, by hand"),
+        pytest.param(replace(PLANNED, work=OTHER), OTHER, id="other work"),
+    ],
+)
+def test_after_a_repair_that_was_rolled_back_only_what_is_still_to_be_done_is_asked_for(
+    make: Make, picture: Picture, wanted: PlannedWork | None
+) -> None:
+    """Else a node that is refused could hold the only permit, and do nothing with it."""
+    bench = make()
+    wait(bench)
+    repairs = works(replace(GOOD, picture=replace(PLANNED, repairs=True)))
+    assert bench.look(repairs, after=1.0) is Action.INSTALL
+    bench.end(RunResult(3, rolled_back=True, planned=WORK), repairs, took=0.0)
+    for permission in (WAITS, COMES):
+        assert bench.look(of(replace(GOOD, picture=picture), permission), after=1.0) is Action.NOTHING
+        assert bench.last.wants == wanted
 
 
 def test_a_node_whose_restarts_are_used_up_says_so_and_asks_for_no_permit(make: Make) -> None:
