@@ -78,6 +78,7 @@ class BusSystemd:
             result=of_service["Result"],
             invocation_id=bytes(of_unit["InvocationID"]).hex(),
             main_pid=of_service["MainPID"],
+            has_job=of_unit["Job"][0] != 0,
             environment=tuple(of_service["Environment"]),
             fragment_path=of_unit["FragmentPath"],
             drop_in_paths=tuple(of_unit["DropInPaths"]),

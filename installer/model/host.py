@@ -166,6 +166,7 @@ class UnitState:
     result: str = "success"
     invocation_id: str = ""
     main_pid: int = 0
+    has_job: bool = False  # somebody starts or stops it, or is about to
     environment: tuple[str, ...] = ()
     fragment_path: str = ""
     drop_in_paths: tuple[str, ...] = ()

@@ -69,8 +69,9 @@ def _starting(host: Host, endpoint: str) -> tuple[str, ...]:
 
 
 def is_stopped(unit: UnitState) -> bool:
-    """Whether it was stopped by order, or is being stopped. What ends by itself has no main process then."""
-    stops = unit.active_state == "deactivating" and unit.main_pid > 0
+    """Whether it was stopped by order, or is being stopped. What ends by itself has no main process then, and
+    no job; what is stopped has a job, also while its ExecStopPost= runs."""
+    stops = unit.active_state == "deactivating" and (unit.main_pid > 0 or unit.has_job)
     return unit.result == "success" and (stops or unit.active_state == "inactive")
 
 

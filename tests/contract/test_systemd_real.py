@@ -14,12 +14,14 @@ from typing import TypeVar
 
 import pytest
 
-from installer.errors import SystemdError, UnservableHostError
+from installer.errors import StepFailedError, SystemdError, UnservableHostError
 from installer.host.bus import READ_SECONDS, TIMEOUT, SystemBus, _no_bus
 from installer.host.files import RootedFiles
 from installer.host.systemd import BusSystemd, _not_done
+from installer.node.await_kubelet import check_steady, failure_of
 from tests.lib.rules import rule
 from tests.lib.throwaway.host import ThrowawayHost
+from tests.lib.throwaway.proxy import until
 
 UNIT = "contract-sleeper.service"
 FILE = f"/etc/systemd/system/{UNIT}"
@@ -63,6 +65,33 @@ def test_a_unit_that_somebody_restarts_shows_no_process_of_another_state(
     assert len(processes) == 40
     assert 0 not in set().union(*processes.values())
     assert all(len(pids) == 1 for pids in processes.values()), processes
+
+
+@rule("R8")
+@pytest.mark.parametrize("by_order", [True, False])
+def test_a_unit_that_somebody_stops_is_told_from_one_that_ends_while_its_last_command_runs(
+    systemd: BusSystemd, throwaway: ThrowawayHost, by_order: bool
+) -> None:
+    """Ours have such a command, the guard's. A good generation would be blamed for somebody's restart."""
+    drop_in = f"{FILE}.d/last.conf"
+    files = RootedFiles(throwaway.root)
+    files.make_directory(f"{FILE}.d")
+    files.write(drop_in, b"[Service]\nRestart=always\nExecStopPost=/bin/sleep 2\n", 0o644)
+    throwaway.systemctl("daemon-reload")
+    throwaway.systemctl("start", UNIT)
+    before = systemd.unit(UNIT)
+    try:
+        if by_order:
+            throwaway.systemctl("restart", "--no-block", UNIT)
+        else:
+            systemd.kill(UNIT, signal.SIGTERM)
+        until(lambda: systemd.unit(UNIT).sub_state == "stop-post")
+        with pytest.raises(StepFailedError) as ended:
+            check_steady(before, systemd.unit(UNIT), failure_of)
+        assert ended.value.interfered is by_order
+    finally:
+        throwaway.systemctl("stop", UNIT)
+        files.remove(drop_in)
 
 
 @pytest.mark.parametrize("command", ["daemon-reload", "daemon-reexec"])

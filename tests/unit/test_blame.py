@@ -44,6 +44,7 @@ def node(tmp_path: Path, payload: Path) -> Node:
 
 _STARTS = {"main_pid": 0, "active_state": "activating", "sub_state": "start-pre"}
 _ENDS = {"active_state": "deactivating", "result": "exit-code"}
+_STOPPED = {"active_state": "deactivating", "sub_state": "stop-post", "main_pid": 0}
 
 Spoil = Callable[[Node], None]
 
@@ -210,6 +211,8 @@ def test_nor_where_the_bus_is_lost_when_what_differs_has_to_be_explained(
         ("done", {"main_pid": 9, "n_restarts": 1}, "it keeps crashing", True),
         ("done", {"main_pid": 0, "active_state": "inactive", "sub_state": "dead"}, "else stopped it", False),
         ("done", {"active_state": "deactivating", "sub_state": "stop-sigterm"}, "else stopped it", False),
+        ("done", {**_STOPPED, "has_job": True}, "else stopped it", False),
+        ("done", _STOPPED, "it keeps crashing", True),
         ("done", {**_STARTS}, "else restarted it", False),
         ("done", {**_STARTS, "n_restarts": 1}, "it keeps crashing", True),
         ("done", {**_ENDS, "sub_state": "stop-sigterm"}, "it keeps crashing", True),
