@@ -170,6 +170,7 @@ class KubeletStart:
         else:
             right = kubelet.is_at(paths.RELAY_ENDPOINT) if relay else freed and not kubelet.on_relay
         if process is None or not right:
+            self._check_steady(unit)  # somebody may have restarted it since systemd was asked
             wanted = "the relay" if relay else "its base endpoint"
             has = (process and process.flag("--container-runtime-endpoint")) or "no endpoint"
             has += f", which leads to {kubelet.target or 'nothing'}" if kubelet.linked else ""

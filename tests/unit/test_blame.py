@@ -18,7 +18,7 @@ from installer.host.ports import RuntimeStatus
 from installer.inputs.load import Request
 from installer.model import paths
 from installer.model.event import Event, silent
-from installer.model.host import UnitState
+from installer.model.host import ProcessState, UnitState
 from installer.model.names import Mode
 from installer.node.history import read_history
 from installer.node.reconcile import inspect, reconcile
@@ -312,6 +312,39 @@ def test_nor_for_a_kubelet_that_somebody_else_has_just_restarted(
     with pytest.raises(RolledBackError, match=f"{KUBELET}: {why}") as ended:
         reconcile(Request(Mode.INSTALL, SETTINGS, payload), node.fake.host, emit)
     assert ended.value.remembered is bool(crashes)
+
+
+@rule("R8")
+def test_nor_for_a_kubelet_that_somebody_else_restarts_while_its_endpoint_is_read(
+    node: Node, payload: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """systemd still shows the process that is gone when its command line is asked for."""
+    release(payload, "two")
+    process, unit = node.process(KUBELET), node.systemd.unit(KUBELET)
+    assert process is not None
+    older = {**process.environ, "CRI_RESMGR_INSTALLER_GENERATION": "older"}  # so that it has to restart
+    node.fake.processes.processes[unit.main_pid] = replace(process, environ=older)
+    monkeypatch.setattr(node.fake.journal, "since", lambda *_given: ("cri-resmgr-kubelet-guard: relay",))
+    right, asked = node.fake.processes.kubelet, 0
+
+    def gone(pid: int) -> ProcessState | None:
+        nonlocal asked
+        asked += 1
+        found = right(pid)
+        if asked != 2 or found is None:  # the first time, whether it is still a script
+            return found
+        now = node.systemd.started(node.systemd.unit(KUBELET))
+        node.systemd.units[KUBELET] = now
+        node.fake.processes.processes[now.main_pid] = replace(found, pid=now.main_pid)
+        return None
+
+    def emit(event: Event) -> None:
+        if (event.kind, event.data.get("step")) == ("step.started", "await-kubelet") and not asked:
+            monkeypatch.setattr(node.fake.processes, "kubelet", gone)
+
+    with pytest.raises(RolledBackError, match="somebody else restarted it") as ended:
+        reconcile(Request(Mode.INSTALL, SETTINGS, payload), node.fake.host, emit)
+    assert not ended.value.remembered
 
 
 @rule("R8")
