@@ -25,6 +25,7 @@ from tests.lib.throwaway.proxy import until
 
 UNIT = "contract-sleeper.service"
 FILE = f"/etc/systemd/system/{UNIT}"
+DROP_IN = f"{FILE}.d/test.conf"
 T = TypeVar("T")
 
 
@@ -37,7 +38,17 @@ def systemd(throwaway: ThrowawayHost) -> Iterator[BusSystemd]:
     throwaway.systemctl("daemon-reload")
     yield BusSystemd(files)
     throwaway.systemctl("stop", UNIT)
+    files.remove(DROP_IN)
+    files.remove_empty_directory(f"{FILE}.d")
     files.remove(FILE)
+    throwaway.systemctl("daemon-reload")
+
+
+def drop_in(throwaway: ThrowawayHost, content: bytes) -> None:
+    """The fixture takes it away."""
+    files = RootedFiles(throwaway.root)
+    files.make_directory(f"{FILE}.d")
+    files.write(DROP_IN, b"[Service]\n" + content, 0o644)
     throwaway.systemctl("daemon-reload")
 
 
@@ -73,25 +84,17 @@ def test_a_unit_that_somebody_stops_is_told_from_one_that_ends_while_its_last_co
     systemd: BusSystemd, throwaway: ThrowawayHost, by_order: bool
 ) -> None:
     """Ours have such a command, the guard's. A good generation would be blamed for somebody's restart."""
-    drop_in = f"{FILE}.d/last.conf"
-    files = RootedFiles(throwaway.root)
-    files.make_directory(f"{FILE}.d")
-    files.write(drop_in, b"[Service]\nRestart=always\nExecStopPost=/bin/sleep 2\n", 0o644)
-    throwaway.systemctl("daemon-reload")
+    drop_in(throwaway, b"Restart=always\nExecStopPost=/bin/sleep 2\n")
     throwaway.systemctl("start", UNIT)
     before = systemd.unit(UNIT)
-    try:
-        if by_order:
-            throwaway.systemctl("restart", "--no-block", UNIT)
-        else:
-            systemd.kill(UNIT, signal.SIGTERM)
-        until(lambda: systemd.unit(UNIT).sub_state == "stop-post")
-        with pytest.raises(StepFailedError) as ended:
-            check_steady(before, systemd.unit(UNIT), failure_of)
-        assert ended.value.interfered is by_order
-    finally:
-        throwaway.systemctl("stop", UNIT)
-        files.remove(drop_in)
+    if by_order:
+        throwaway.systemctl("restart", "--no-block", UNIT)
+    else:
+        systemd.kill(UNIT, signal.SIGTERM)
+    until(lambda: systemd.unit(UNIT).sub_state == "stop-post")
+    with pytest.raises(StepFailedError) as ended:
+        check_steady(before, systemd.unit(UNIT), failure_of)
+    assert ended.value.interfered is by_order
 
 
 @pytest.mark.parametrize("command", ["daemon-reload", "daemon-reexec"])
@@ -336,10 +339,7 @@ def test_a_bus_without_systemd_is_an_unservable_host(monkeypatch: pytest.MonkeyP
 
 def test_a_job_outlives_a_bus_daemon_that_is_restarted(systemd: BusSystemd, throwaway: ThrowawayHost) -> None:
     """The signal of its end is lost; how the unit is tells it."""
-    drop_in = throwaway.root / f"{FILE[1:]}.d/slow.conf"
-    drop_in.parent.mkdir()
-    drop_in.write_text("[Service]\nExecStartPre=/bin/sleep 1\nExecStopPost=/bin/sleep 1\n")
-    throwaway.systemctl("daemon-reload")
+    drop_in(throwaway, b"ExecStartPre=/bin/sleep 1\nExecStopPost=/bin/sleep 1\n")
     disturb = threading.Timer(0.5, throwaway.systemctl, ["restart", "dbus.service"])
     disturb.start()
     try:
@@ -352,8 +352,6 @@ def test_a_job_outlives_a_bus_daemon_that_is_restarted(systemd: BusSystemd, thro
         assert not systemd.unit(UNIT).running
     finally:
         disturb.join()
-        drop_in.unlink()
-        drop_in.parent.rmdir()
 
 
 @rule("R9")

@@ -101,7 +101,9 @@ class SceneEngine(Engine):
     def assess(self, mode: Mode | None) -> Assessed:
         scene = self._scene
         scene.taken += 1
+        scene.under_way += 1
         time.sleep(scene.hangs)
+        scene.under_way -= 1
         if scene.faults:
             return failed(InvalidInputError(scene.faults))
         error = scene.systemd.errors.get(("unit", paths.PROXY_UNIT))
@@ -161,6 +163,7 @@ class Scene:
         self.faults: list[str] = []
         self.hangs = 0.0  # seconds that an assessment takes
         self.taken = 0  # assessments
+        self.under_way = 0  # of them
         self.seen: dict[str, Any] = {}
         self.configuration = Configuration()
         self.settings()

@@ -343,20 +343,20 @@ def test_an_assessment_that_hangs_delays_neither_the_probes_nor_a_rescue_and_doe
         scene.reaches("converged")
         scene.does("restart-proxy", "")
         scene.hangs = 30.0
-        threads = threading.active_count()
+        scene.until(lambda: not scene.under_way)
         for _change in range(5):
             scene.drift()
             time.sleep(0.2)
         alive = scene.command.alive_file.stat().st_mtime
         scene.reaches("failed")
         assert "the host could not be assessed within 2 s" in scene.of("state")[-1].message
-        assert threading.active_count() == threads + 1
+        assert scene.under_way == 1
         scene.until(lambda: scene.command.alive_file.stat().st_mtime > alive + 3)
         scene.relay = False
         scene.until(lambda: "restart-proxy" in scene.begun(), 20)
-        assert threading.active_count() == threads + 1
+        assert scene.under_way == 1
         scene.hangs, scene.relay = 0.0, True
-        scene.until(lambda: threading.active_count() == threads, 60)
+        scene.until(lambda: not scene.under_way, 60)
         scene.reaches("converged")
 
     scene.play(body)
