@@ -70,7 +70,7 @@ def _starting(host: Host, endpoint: str) -> tuple[str, ...]:
 
 def is_stopped(unit: UnitState) -> bool:
     """Whether it was stopped by order, or is being stopped. What ends by itself has no main process then, and
-    no job; what is stopped has a job, also while its ExecStopPost= runs."""
+    no job, unless it was still starting; what is stopped has a job, also while its ExecStopPost= runs."""
     stops = unit.active_state == "deactivating" and (unit.main_pid > 0 or unit.has_job)
     return unit.result == "success" and (stops or unit.active_state == "inactive")
 
@@ -82,9 +82,10 @@ def check_steady(before: UnitState, now: UnitState, failure: Failure) -> None:
     if now.main_pid and now.main_pid == before.main_pid and not (stops or now.flapping):
         return
     meanwhile, starts = "", now.main_pid or now.active_state == "activating"
-    if is_stopped(now):
+    crashes = now.n_restarts > before.n_restarts  # systemd's own start of it is a job as well
+    if is_stopped(now) and not crashes:
         meanwhile = "somebody else stopped it"
-    elif starts and not (stops or now.flapping) and now.n_restarts <= before.n_restarts:
+    elif starts and not (stops or now.flapping or crashes):
         meanwhile = "somebody else restarted it"
     error = failure(now.name, f"{meanwhile or 'it keeps crashing'} ({state})")
     error.interfered = bool(meanwhile)

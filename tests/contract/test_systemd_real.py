@@ -97,6 +97,33 @@ def test_a_unit_that_somebody_stops_is_told_from_one_that_ends_while_its_last_co
     assert ended.value.interfered is by_order
 
 
+@rule("R8")
+def test_a_unit_that_ends_while_systemd_starts_it_again_is_not_taken_for_one_that_somebody_stops(
+    systemd: BusSystemd, throwaway: ThrowawayHost
+) -> None:
+    """That start is a job, which lasts until the unit has ended."""
+    throwaway.systemctl("start", UNIT)
+    before = systemd.unit(UNIT)
+    drop_in(
+        throwaway,
+        b"Restart=always\nExecStart=\nExecStart=/bin/sleep 0.1\n"
+        b"ExecStartPost=/bin/sleep 0.5\nExecStopPost=/bin/sleep 1\n",
+    )
+    systemd.kill(UNIT, signal.SIGTERM)
+    seen = before
+
+    def ends() -> bool:
+        nonlocal seen
+        seen = systemd.unit(UNIT)
+        return seen.sub_state == "stop-post" and seen.n_restarts > before.n_restarts
+
+    until(ends)
+    assert (seen.result, seen.has_job) == ("success", True)
+    with pytest.raises(StepFailedError, match="it keeps crashing") as ended:
+        check_steady(before, seen, failure_of)
+    assert not ended.value.interfered
+
+
 @pytest.mark.parametrize("command", ["daemon-reload", "daemon-reexec"])
 def test_somebody_elses_reloads_lose_nothing(
     systemd: BusSystemd, throwaway: ThrowawayHost, command: str

@@ -213,6 +213,7 @@ def test_nor_where_the_bus_is_lost_when_what_differs_has_to_be_explained(
         ("done", {"active_state": "deactivating", "sub_state": "stop-sigterm"}, "else stopped it", False),
         ("done", {**_STOPPED, "has_job": True}, "else stopped it", False),
         ("done", _STOPPED, "it keeps crashing", True),
+        ("done", {**_STOPPED, "has_job": True, "n_restarts": 1}, "it keeps crashing", True),
         ("done", {**_STARTS}, "else restarted it", False),
         ("done", {**_STARTS, "n_restarts": 1}, "it keeps crashing", True),
         ("done", {**_ENDS, "sub_state": "stop-sigterm"}, "it keeps crashing", True),
