@@ -336,7 +336,7 @@ class Policy:
         if picture is None:
             return _NOTHING
         if not self._calls_for_run(now, snapshot):
-            return replace(_NOTHING, wants=self._passes.met(picture))
+            return replace(_NOTHING, wants=None if self._is_limited(snapshot) else self._passes.met(picture))
         if not self._may_begin(now, snapshot, picture):
             return replace(_NOTHING, wants=self._begun_work(now, snapshot, picture))
         return self._install(now, snapshot, picture.differs or "an earlier run has not come to its end")

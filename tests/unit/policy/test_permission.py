@@ -450,6 +450,19 @@ def test_a_node_whose_restarts_are_used_up_says_so_and_asks_for_no_permit(make: 
     assert bench.phase is Phase.LIMITED
 
 
+def test_nor_after_a_repair_that_was_rolled_back(make: Make) -> None:
+    """It would get the only permit and give it back, again and again, until the next try is due."""
+    bench = make(restarts=(800.0, 850.0))
+    wait(bench, GOOD)
+    repairs = works(replace(GOOD, picture=replace(PLANNED, repairs=True)))
+    assert bench.look(repairs, after=1.0) is Action.INSTALL
+    bench.end(RunResult(3, rolled_back=True, restarts=1, planned=WORK), repairs, took=0.0)
+    for permission in (WAITS, COMES):
+        assert bench.look(of(replace(GOOD, picture=PLANNED), permission), after=1.0) is Action.NOTHING
+        assert bench.last.wants is None
+        assert bench.phase is Phase.LIMITED
+
+
 def test_until_nobody_else_has_had_the_hosts_lock_an_earlier_daemon_may_be_at_work(make: Make) -> None:
     bench = make()
     bench.look(of(replace(GOOD, picture=replace(CLEAN, at_work="pid 7"))))
