@@ -130,7 +130,7 @@ class KubeletStart:
                 late = f"{self.limits.kubelet_start:g} s after the restart"
                 raise self.progress.failure(name, f"{self.limits.healthz_url} is not ok {late}")
             self.host.clock.sleep(_POLL)
-        self._check_endpoint(name, unit, relay)
+        self._check_endpoint(name, unit, proxy)
         settled = self.host.clock.monotonic() + settle
         while (left := settled - self.host.clock.monotonic()) > 0:
             self.host.clock.sleep(min(_SETTLE_POLL, left))
@@ -139,7 +139,7 @@ class KubeletStart:
             self._check_steady(unit)  # after that question: somebody may be stopping it
             if unwell:
                 raise self.progress.failure(name, f"{self.limits.healthz_url} stopped being ok")
-        self._check_endpoint(name, unit, relay)
+        self._check_endpoint(name, unit, proxy)
 
     def _check_steady(self, unit: UnitState) -> None:
         check_steady(unit, self.host.systemd.unit(unit.name), self.progress.failure)
@@ -158,8 +158,8 @@ class KubeletStart:
         if not answers:
             raise self.progress.failure(proxy.name, "the relay stopped answering under kubelet")
 
-    def _check_endpoint(self, name: str, unit: UnitState, relay: bool) -> None:
-        now = self.host.systemd.unit(name)
+    def _check_endpoint(self, name: str, unit: UnitState, proxy: UnitState | None) -> None:
+        now, relay = self.host.systemd.unit(name), proxy is not None
         check_steady(unit, now, self.progress.failure)
         desired = self.plan.desired.kubelet
         if desired is not None and not desired.unit.generation:
@@ -176,7 +176,8 @@ class KubeletStart:
             has = (process and process.flag("--container-runtime-endpoint")) or "no endpoint"
             has += f", which leads to {kubelet.target or 'nothing'}" if kubelet.linked else ""
             error = self.progress.failure(name, f"it did not start on {wanted}: its command line has {has}")
-            if relay:
+            if proxy is not None:
+                self._check_steady(proxy)  # the guard lets kubelet leave one that somebody stops
                 error = self._with_guards_reason(name, error)
             raise error
 

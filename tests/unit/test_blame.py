@@ -46,6 +46,11 @@ _STARTS = {"main_pid": 0, "active_state": "activating", "sub_state": "start-pre"
 _ENDS = {"active_state": "deactivating", "result": "exit-code"}
 _STOPPED = {"active_state": "deactivating", "sub_state": "stop-post", "main_pid": 0}
 
+
+def stopped(unit: UnitState) -> UnitState:
+    return replace(unit, active_state="inactive", sub_state="dead", main_pid=0)
+
+
 Spoil = Callable[[Node], None]
 
 
@@ -315,17 +320,22 @@ def test_nor_for_a_kubelet_that_somebody_else_has_just_restarted(
     assert ended.value.remembered is bool(crashes)
 
 
+def let_kubelet_restart(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next version has to, and the guard says that kubelet starts on the relay."""
+    process, unit = node.process(KUBELET), node.systemd.unit(KUBELET)
+    assert process is not None
+    older = {**process.environ, "CRI_RESMGR_INSTALLER_GENERATION": "older"}
+    node.fake.processes.processes[unit.main_pid] = replace(process, environ=older)
+    monkeypatch.setattr(node.fake.journal, "since", lambda *_given: ("cri-resmgr-kubelet-guard: relay",))
+
+
 @rule("R8")
 def test_nor_for_a_kubelet_that_somebody_else_restarts_while_its_endpoint_is_read(
     node: Node, payload: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """systemd still shows the process that is gone when its command line is asked for."""
     release(payload, "two")
-    process, unit = node.process(KUBELET), node.systemd.unit(KUBELET)
-    assert process is not None
-    older = {**process.environ, "CRI_RESMGR_INSTALLER_GENERATION": "older"}  # so that it has to restart
-    node.fake.processes.processes[unit.main_pid] = replace(process, environ=older)
-    monkeypatch.setattr(node.fake.journal, "since", lambda *_given: ("cri-resmgr-kubelet-guard: relay",))
+    let_kubelet_restart(node, monkeypatch)
     right, asked = node.fake.processes.kubelet, 0
 
     def gone(pid: int) -> ProcessState | None:
@@ -346,6 +356,36 @@ def test_nor_for_a_kubelet_that_somebody_else_restarts_while_its_endpoint_is_rea
     with pytest.raises(RolledBackError, match="somebody else restarted it") as ended:
         reconcile(Request(Mode.INSTALL, SETTINGS, payload), node.fake.host, emit)
     assert not ended.value.remembered
+
+
+@rule("R8")
+@pytest.mark.parametrize(
+    ("end", "why", "blamed"),
+    [(stopped, "somebody else stopped it", False), (failed, "it keeps crashing", True)],
+)
+def test_nor_for_a_kubelet_that_leaves_a_proxy_that_somebody_else_stops(
+    node: Node,
+    payload: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    end: Callable[[UnitState], UnitState],
+    why: str,
+    blamed: bool,
+) -> None:
+    """Kubelet is well, for the guard has let it leave. So nothing has asked for the proxy."""
+    release(payload, "two")
+    let_kubelet_restart(node, monkeypatch)
+    step = "await-kubelet"
+
+    def emit(event: Event) -> None:
+        nonlocal step
+        if (event.kind, event.data.get("step")) == ("step.started", step):
+            step = ""
+            node.systemd.units[paths.PROXY_UNIT] = end(node.systemd.unit(paths.PROXY_UNIT))
+            node.systemd.leave()
+
+    with pytest.raises(RolledBackError, match=f"{paths.PROXY_UNIT}: {why}") as ended:
+        reconcile(Request(Mode.INSTALL, SETTINGS, payload), node.fake.host, emit)
+    assert ended.value.remembered is blamed
 
 
 @rule("R8")

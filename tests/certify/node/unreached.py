@@ -6,7 +6,7 @@
 BRANCHES: dict[str, tuple[str, ...]] = {
     "It takes two things in one run that go wrong, or a person who intervenes in one that fails: the certificate has one at a time. tests/unit/test_relay_steps.py, test_reconcile.py, test_blame.py, test_rollback_report.py and test_failed_rollback.py try them.": (
         "proxy_start.ProxyStart.restart: if self.limits.hanging and 0 < self._deadline <= self.host.clock.monotonic(): -> if not (leaving := self.leave()):",
-        "await_kubelet.KubeletStart._check_endpoint: if relay: -> raise error",
+        "await_kubelet.KubeletStart._check_endpoint: if proxy is not None: -> raise error",
         'failure_report._state: elif kubelet.foreign_healthz: -> found.append(f"{after.kubelet_unit} runs on {where}, and another process answers on its healthz")',
         "failure_report._state: elif kubelet.process is not None: -> found.append(",
         "relay_steps.check_restart: if restarts_left < 1: -> raise KubeletKeptError(",
