@@ -98,6 +98,30 @@ def test_a_unit_that_somebody_stops_is_told_from_one_that_ends_while_its_last_co
 
 
 @rule("R8")
+@pytest.mark.parametrize("verb", ["stop", "restart"])
+def test_a_unit_that_somebody_stops_has_not_crashed_if_it_takes_too_long(
+    systemd: BusSystemd, throwaway: ThrowawayHost, verb: str
+) -> None:
+    """systemd kills it then, and says that it has failed. The proxy's limit is a second."""
+    drop_in(
+        throwaway,
+        b"Restart=always\nTimeoutStopSec=0.5\nKillSignal=SIGCONT\nExecStopPost=/bin/sleep 0.3\n",
+    )
+    throwaway.systemctl("start", UNIT)
+    before, seen = systemd.unit(UNIT), set[tuple[str, str]]()
+    throwaway.systemctl(verb, "--no-block", UNIT)
+    over = ("failed", "timeout") if verb == "stop" else ("active", "success")
+    until(lambda: systemd.unit(UNIT).active_state == "deactivating")
+    while over not in seen:
+        now = systemd.unit(UNIT)
+        seen.add((now.active_state, now.result))
+        with pytest.raises(StepFailedError) as ended:
+            check_steady(before, now, failure_of)
+        assert ended.value.interfered, ended.value
+    assert ("deactivating", "timeout") in seen
+
+
+@rule("R8")
 def test_a_unit_that_ends_while_systemd_starts_it_again_is_not_taken_for_one_that_somebody_stops(
     systemd: BusSystemd, throwaway: ThrowawayHost
 ) -> None:

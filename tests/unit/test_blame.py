@@ -44,6 +44,7 @@ def node(tmp_path: Path, payload: Path) -> Node:
 
 _STARTS = {"main_pid": 0, "active_state": "activating", "sub_state": "start-pre"}
 _ENDS = {"active_state": "deactivating", "result": "exit-code"}
+_LATE = {"main_pid": 0, "result": "timeout"}
 _STOPPED = {"active_state": "deactivating", "sub_state": "stop-post", "main_pid": 0}
 
 
@@ -219,6 +220,11 @@ def test_nor_where_the_bus_is_lost_when_what_differs_has_to_be_explained(
         ("done", {**_STOPPED, "has_job": True}, "else stopped it", False),
         ("done", _STOPPED, "it keeps crashing", True),
         ("done", {**_STOPPED, "has_job": True, "n_restarts": 1}, "it keeps crashing", True),
+        ("done", {**_LATE, "active_state": "deactivating", "has_job": True}, "else stopped it", False),
+        ("done", {**_LATE, "active_state": "failed"}, "else stopped it", False),
+        ("done", {**_LATE, "active_state": "failed", "n_restarts": 1}, "it keeps crashing", True),
+        ("done", {**_LATE, "active_state": "failed", "invocation_id": "next"}, "it keeps crashing", True),
+        ("done", {**_LATE, "sub_state": "auto-restart"}, "it keeps crashing", True),
         ("done", {**_STARTS}, "else restarted it", False),
         ("done", {**_STARTS, "n_restarts": 1}, "it keeps crashing", True),
         ("done", {**_ENDS, "sub_state": "stop-sigterm"}, "it keeps crashing", True),
