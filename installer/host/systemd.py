@@ -23,6 +23,7 @@ _LOADS = ("UnitsLoadStartTimestamp", "UnitsLoadTimestamp")  # at the boot and at
 # What only services have, and what stands for it in other units.
 _OF_SERVICE: dict[str, Any] = {"NRestarts": 0, "Result": "success", "MainPID": 0, "Environment": ()}
 _CHANGED = "StateChangeTimestampMonotonic"  # when the unit's state last changed
+_BEGUN, _UP = "InactiveExitTimestampMonotonic", "ActiveEnterTimestampMonotonic"  # its last start, and its end
 _READS = 10  # then a unit that never rests is taken as it was read
 _CANCEL_SECONDS = 2.0
 _UNPRINTABLE = "org.freedesktop.DBus.Error.InvalidArgs"  # a property that D-Bus cannot carry
@@ -79,6 +80,7 @@ class BusSystemd:
             invocation_id=bytes(of_unit["InvocationID"]).hex(),
             main_pid=of_service["MainPID"],
             has_job=of_unit["Job"][0] != 0,
+            came_up=0 < of_unit[_BEGUN] <= of_unit[_UP],
             environment=tuple(of_service["Environment"]),
             fragment_path=of_unit["FragmentPath"],
             drop_in_paths=tuple(of_unit["DropInPaths"]),

@@ -68,16 +68,15 @@ def _starting(host: Host, endpoint: str) -> tuple[str, ...]:
     return tuple(sorted((*containers, *(pod.title for pod in empty if abs(now - pod.created) < _YOUNG))))
 
 
-def is_stopped(before: UnitState, now: UnitState) -> bool:
+def is_stopped(unit: UnitState) -> bool:
     """Whether it was stopped by order, or is being stopped. What ends by itself has no main process then, and
     no job, unless it was still starting; what is stopped has a job, also while its ExecStopPost= runs. One
-    that was up, and takes longer than TimeoutStopSec= to end, ends with `timeout`; a start that takes too
+    that came up, and takes longer than TimeoutStopSec= to end, ends with `timeout`; a start that takes too
     long does as well."""
-    was_up = before.active_state == "active" and before.invocation_id == now.invocation_id
-    late = was_up and now.result == "timeout"
-    stops = now.active_state == "deactivating" and (now.main_pid > 0 or now.has_job)
-    ended = now.active_state == ("failed" if late else "inactive")
-    return (late or now.result == "success") and (stops or ended)
+    late = unit.came_up and unit.result == "timeout"
+    stops = unit.active_state == "deactivating" and (unit.main_pid > 0 or unit.has_job)
+    ended = unit.active_state == ("failed" if late else "inactive")
+    return (late or unit.result == "success") and (stops or ended)
 
 
 def check_steady(before: UnitState, now: UnitState, failure: Failure) -> None:
@@ -88,7 +87,7 @@ def check_steady(before: UnitState, now: UnitState, failure: Failure) -> None:
         return
     meanwhile, starts = "", now.main_pid or now.active_state == "activating"
     crashes = now.n_restarts > before.n_restarts  # systemd's own start of it is a job as well
-    if is_stopped(before, now) and not crashes:
+    if is_stopped(now) and not crashes:
         meanwhile = "somebody else stopped it"
     elif starts and not (stops or now.flapping or crashes):
         meanwhile = "somebody else restarted it"

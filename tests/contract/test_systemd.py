@@ -166,6 +166,7 @@ def test_a_restart_starts_what_is_down(world: World) -> None:
     assert world.systemd.restart(name, timeout=60) == "done"
     unit = world.systemd.unit(name)
     assert unit.running
+    assert unit.came_up
     assert (unit.active_state, unit.sub_state, unit.result) == ("active", "running", "success")
     assert len(bytes.fromhex(unit.invocation_id)) == 16
     assert unit.loaded_digest == "one"
@@ -202,6 +203,7 @@ def test_a_failed_start_says_so_and_can_be_forgotten(world: World) -> None:
     unit = world.systemd.unit(name)
     assert (unit.active_state, unit.result, unit.main_pid) == ("failed", "exit-code", 0)
     assert unit.flapping
+    assert not unit.came_up
     world.systemd.reset_failed(name)
     assert world.systemd.unit(name).active_state == "inactive"
 

@@ -98,17 +98,23 @@ def test_a_unit_that_somebody_stops_is_told_from_one_that_ends_while_its_last_co
 
 
 @rule("R8")
+@pytest.mark.parametrize("known", ["activating", "active"])
 @pytest.mark.parametrize("verb", ["stop", "restart"])
 def test_a_unit_that_somebody_stops_has_not_crashed_if_it_takes_too_long(
-    systemd: BusSystemd, throwaway: ThrowawayHost, verb: str
+    systemd: BusSystemd, throwaway: ThrowawayHost, verb: str, known: str
 ) -> None:
-    """systemd kills it then, and says that it has failed. The proxy's limit is a second."""
+    """systemd kills it then, and says that it has failed. The proxy's limit is a second. A run that waits for
+    a slow start knows it as one that starts."""
     drop_in(
         throwaway,
-        b"Restart=always\nTimeoutStopSec=0.5\nKillSignal=SIGCONT\nExecStopPost=/bin/sleep 0.3\n",
+        b"Restart=always\nTimeoutStopSec=0.5\nKillSignal=SIGCONT\n"
+        b"ExecStartPost=/bin/sleep 2\nExecStopPost=/bin/sleep 1\n",
     )
-    throwaway.systemctl("start", UNIT)
+    throwaway.systemctl("start", "--no-block", UNIT)
+    until(lambda: systemd.unit(UNIT).main_pid > 0 and systemd.unit(UNIT).active_state == known)
     before, seen = systemd.unit(UNIT), set[tuple[str, str]]()
+    assert before.came_up is (known == "active")
+    until(lambda: systemd.unit(UNIT).came_up)
     throwaway.systemctl(verb, "--no-block", UNIT)
     over = ("failed", "timeout") if verb == "stop" else ("active", "success")
     until(lambda: systemd.unit(UNIT).active_state == "deactivating")
@@ -119,6 +125,23 @@ def test_a_unit_that_somebody_stops_has_not_crashed_if_it_takes_too_long(
             check_steady(before, now, failure_of)
         assert ended.value.interfered, ended.value
     assert ("deactivating", "timeout") in seen
+
+
+@rule("R8")
+def test_a_unit_whose_start_takes_too_long_keeps_crashing(
+    systemd: BusSystemd, throwaway: ThrowawayHost
+) -> None:
+    """Also if somebody has restarted it, so that systemd counts anew."""
+    throwaway.systemctl("start", UNIT)
+    before = systemd.unit(UNIT)
+    drop_in(throwaway, b"TimeoutStartSec=0.5\nExecStartPost=/bin/sleep 10\nExecStopPost=/bin/sleep 0.3\n")
+    throwaway.systemctl("restart", "--no-block", UNIT)
+    until(lambda: systemd.unit(UNIT).active_state == "failed")
+    now = systemd.unit(UNIT)
+    assert (now.result, now.came_up, now.n_restarts) == ("timeout", False, before.n_restarts)
+    with pytest.raises(StepFailedError, match="it keeps crashing") as ended:
+        check_steady(before, now, failure_of)
+    assert not ended.value.interfered
 
 
 @rule("R8")

@@ -199,6 +199,7 @@ class FakeSystemd:
             sub_state="running",
             result="success",
             main_pid=self.next_pid,
+            came_up=True,
             invocation_id=f"{self.next_pid:032x}",
         )
 
@@ -213,7 +214,7 @@ class FakeSystemd:
 
 def failed(unit: UnitState, result: str = "exit-code") -> UnitState:
     """The unit as it is after a start that failed."""
-    return replace(unit, active_state="failed", sub_state="failed", result=result, main_pid=0)
+    return replace(unit, active_state="failed", sub_state="failed", result=result, main_pid=0, came_up=False)
 
 
 def timed_out(name: str) -> SystemdError:

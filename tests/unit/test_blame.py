@@ -223,7 +223,7 @@ def test_nor_where_the_bus_is_lost_when_what_differs_has_to_be_explained(
         ("done", {**_LATE, "active_state": "deactivating", "has_job": True}, "else stopped it", False),
         ("done", {**_LATE, "active_state": "failed"}, "else stopped it", False),
         ("done", {**_LATE, "active_state": "failed", "n_restarts": 1}, "it keeps crashing", True),
-        ("done", {**_LATE, "active_state": "failed", "invocation_id": "next"}, "it keeps crashing", True),
+        ("done", {**_LATE, "active_state": "failed", "came_up": False}, "it keeps crashing", True),
         ("done", {**_LATE, "sub_state": "auto-restart"}, "it keeps crashing", True),
         ("done", {**_STARTS}, "else restarted it", False),
         ("done", {**_STARTS, "n_restarts": 1}, "it keeps crashing", True),
