@@ -145,6 +145,29 @@ def test_a_unit_whose_start_takes_too_long_keeps_crashing(
 
 
 @rule("R8")
+def test_so_does_one_that_has_come_up_and_takes_too_long_when_systemd_starts_it_again(
+    systemd: BusSystemd, throwaway: ThrowawayHost
+) -> None:
+    """The start before counts no more."""
+    drop_in(
+        throwaway,
+        b"Restart=always\nTimeoutStartSec=1\nRuntimeDirectory=sleeper\nRuntimeDirectoryPreserve=restart\n"
+        b"ExecStartPost=/bin/sh -c 'test -e /run/sleeper/again && sleep 10; touch /run/sleeper/again'\n"
+        b"ExecStopPost=/bin/sleep 1\n",
+    )
+    throwaway.systemctl("start", UNIT)
+    systemd.kill(UNIT, signal.SIGKILL)
+    until(lambda: systemd.unit(UNIT).sub_state == "start-post")
+    before = systemd.unit(UNIT)
+    until(lambda: systemd.unit(UNIT).result == "timeout")
+    now = systemd.unit(UNIT)
+    assert (now.active_state, now.came_up, now.n_restarts) == ("deactivating", False, before.n_restarts)
+    with pytest.raises(StepFailedError, match="it keeps crashing") as ended:
+        check_steady(before, now, failure_of)
+    assert not ended.value.interfered
+
+
+@rule("R8")
 def test_a_unit_that_ends_while_systemd_starts_it_again_is_not_taken_for_one_that_somebody_stops(
     systemd: BusSystemd, throwaway: ThrowawayHost
 ) -> None:
