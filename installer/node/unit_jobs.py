@@ -26,7 +26,8 @@ def message_of(step: Step, error: InstallerError) -> str:
 
 def await_job(step: Step, verb: str, job: Callable[[], str], host: Host, progress: Progress) -> None:
     """Run a job of systemd to its end. A unit that is still stopping at the deadline says nothing about what
-    was to be started. A canceled job means that somebody else stopped or started the unit.
+    was to be started. A canceled job means that somebody else stopped or started the unit. One that ran out
+    of its own time has not ended the start: it may have begun with a slow stop, or as somebody else's job.
 
     Raises SystemdError, StepFailedError."""
     try:
@@ -40,7 +41,12 @@ def await_job(step: Step, verb: str, job: Callable[[], str], host: Host, progres
             "or raise startTimeoutSeconds in the settings",
             interfered=True,
         ) from error
-    if result != "done":
-        failure = progress.failure(step.target, f"systemd could not {verb} it: the job ended as '{result}'")
-        failure.interfered = result in ("canceled", "dependency")  # ours depend on none
-        raise failure
+    if result == "done":
+        return
+    is_late, unit = verb == "start" and result == "timeout", host.systemd.unit(step.target)
+    if is_late and unit.starts:
+        return
+    failure = progress.failure(step.target, f"systemd could not {verb} it: the job ended as '{result}'")
+    is_stopping = is_late and unit.active_state == "deactivating"
+    failure.interfered = is_stopping or result in ("canceled", "dependency")  # ours depend on none
+    raise failure

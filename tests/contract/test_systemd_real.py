@@ -434,6 +434,21 @@ def test_a_bus_without_systemd_is_an_unservable_host(monkeypatch: pytest.MonkeyP
             daemon.communicate()
 
 
+def test_a_job_that_somebody_else_has_begun_runs_out_of_its_time_and_the_start_goes_on(
+    systemd: BusSystemd, throwaway: ThrowawayHost
+) -> None:
+    """The proxy's unit limits its jobs."""
+    drop_in(throwaway, b"ExecStartPost=/bin/sleep 3\n[Unit]\nJobRunningTimeoutSec=4\n")
+    throwaway.systemctl("start", UNIT)
+    throwaway.systemctl("restart", "--no-block", UNIT)
+    until(lambda: systemd.unit(UNIT).sub_state == "start-post")
+    time.sleep(2)  # of the limit
+    assert systemd.restart(UNIT, timeout=60) == "timeout"
+    assert systemd.unit(UNIT).starts
+    until(lambda: systemd.unit(UNIT).came_up)
+    assert systemd.unit(UNIT).running
+
+
 def test_a_job_outlives_a_bus_daemon_that_is_restarted(systemd: BusSystemd, throwaway: ThrowawayHost) -> None:
     """The signal of its end is lost; how the unit is tells it."""
     drop_in(throwaway, b"ExecStartPre=/bin/sleep 1\nExecStopPost=/bin/sleep 1\n")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -163,3 +165,38 @@ def test_a_relay_that_a_signal_leaves_silent_is_left_in_time(
     assert "force-refused" in [event.data.get("code") for event in node.said]
     assert node.off_relay_at is not None
     assert node.off_relay_at - began < BOUND
+
+
+@rule("R8")
+@pytest.mark.parametrize(
+    ("becomes", "blamed"),
+    [
+        ({}, None),
+        ({"active_state": "deactivating", "sub_state": "stop-sigkill"}, False),
+        ({"active_state": "failed", "result": "timeout", "main_pid": 0}, True),
+    ],
+    ids=["starts", "still stops", "has failed"],
+)
+def test_a_job_that_runs_out_of_its_time_has_not_ended_the_start(
+    node: SlowNode, payload: Path, becomes: dict[str, Any], blamed: bool | None
+) -> None:
+    """Somebody else had begun it, or a proxy that hung took its time to stop."""
+    release(payload, "two")
+    node.slow = ("two",)
+    start = node.systemd.on_job[paths.PROXY_UNIT]
+
+    def begin(method: str, unit: UnitState) -> tuple[str, UnitState]:
+        result, begun = start(method, unit)
+        if method != "restart" or b"two" not in (node.read(paths.BINARY) or b""):
+            return result, begun
+        return "timeout", replace(begun, **becomes)
+
+    node.systemd.on_job[paths.PROXY_UNIT] = begin
+    if blamed is None:
+        node.install(payload)
+    else:
+        with pytest.raises(RolledBackError, match="the job ended as 'timeout'") as ended:
+            node.install(payload)
+        assert ended.value.remembered is blamed
+    assert node.read(paths.BINARY) == program("one" if blamed is not None else "two")
+    assert node.on_relay
