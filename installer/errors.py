@@ -57,6 +57,7 @@ class UnservableHostError(InstallerError):
 
 
 NO_SUCH_UNIT = "org.freedesktop.systemd1.NoSuchUnit"
+TIMEOUT = "org.freedesktop.DBus.Error.Timeout"
 
 
 class SystemdError(InstallerError):

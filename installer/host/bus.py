@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
-from installer.errors import SystemdError, UnservableHostError
+from installer.errors import TIMEOUT, SystemdError, UnservableHostError
 from installer.host.files import RootedFiles
 from installer.model.limits import RELOAD
 from installer.model.paths import SYSTEM_BUS
@@ -24,7 +24,6 @@ MANAGER = "org.freedesktop.systemd1.Manager"
 MANAGER_PATH = "/org/freedesktop/systemd1"
 UNIT = "org.freedesktop.systemd1.Unit"
 SERVICE = "org.freedesktop.systemd1.Service"
-TIMEOUT = "org.freedesktop.DBus.Error.Timeout"
 
 CONNECT_SECONDS = 5.0
 #: A time to connect is waited for in parts: while this process cannot run, as on a starved node, one of them

@@ -11,8 +11,8 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from installer.errors import NO_SUCH_UNIT, SystemdError, UnservableHostError
-from installer.host.bus import CALL_SECONDS, MANAGER, MANAGER_PATH, SERVICE, TIMEOUT, UNIT, SystemBus
+from installer.errors import NO_SUCH_UNIT, TIMEOUT, SystemdError, UnservableHostError
+from installer.host.bus import CALL_SECONDS, MANAGER, MANAGER_PATH, SERVICE, UNIT, SystemBus
 from installer.host.files import RootedFiles
 from installer.host.unit_files import find_drop_ins, is_listed, set_properties
 from installer.model.host import ExecLine, UnitDetail, UnitState

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from installer.errors import InstallerError, StepFailedError, SystemdError
+from installer.errors import TIMEOUT, InstallerError, StepFailedError, SystemdError
 from installer.host.ports import Host
+from installer.model.host import UnitState
 from installer.model.plan import Step
 from installer.node.run import Progress
 
@@ -15,8 +16,9 @@ def start_unit(step: Step, seconds: float, host: Host, progress: Progress, *, at
     """Start the step's unit, or start it again. Takes at most `seconds`. Raises SystemdError,
     StepFailedError."""
     host.systemd.reset_failed(step.target)
+    before = host.systemd.unit(step.target).invocation_id
     job = partial(host.systemd.restart, step.target, seconds, at_once=at_once)
-    await_job(step, "start", job, host, progress)
+    await_job(step, "start", job, host, progress, before)
 
 
 def message_of(step: Step, error: InstallerError) -> str:
@@ -24,29 +26,43 @@ def message_of(step: Step, error: InstallerError) -> str:
     return error.message if step.describe in error.message else f"{step.describe}: {error.message}"
 
 
-def await_job(step: Step, verb: str, job: Callable[[], str], host: Host, progress: Progress) -> None:
-    """Run a job of systemd to its end. A unit that is still stopping at the deadline says nothing about what
-    was to be started. A canceled job means that somebody else stopped or started the unit. One that ran out
-    of its own time has not ended the start: it may have begun with a slow stop, or as somebody else's job.
+def await_job(
+    step: Step, verb: str, job: Callable[[], str], host: Host, progress: Progress, before: str | None = None
+) -> None:
+    """Run a job of systemd to its end. A unit that still waits at the deadline says nothing about what was to
+    be started, instead of the invocation `before`. A canceled job means that somebody else stopped or started
+    the unit. One that ran out of its own time has not ended a start that has begun: it may have begun with a
+    slow stop, or as somebody else's job.
 
     Raises SystemdError, StepFailedError."""
     try:
         result = job()
     except SystemdError as error:
-        if error.lost or host.systemd.unit(step.target).active_state != "deactivating":
+        if error.lost:
             raise
-        raise StepFailedError(
-            f"{message_of(step, error)}: it is still stopping",
-            f"`systemctl show -p TimeoutStopUSec {step.target}` shows the limit: shorten it, "
-            "or raise startTimeoutSeconds in the settings",
-            interfered=True,
-        ) from error
+        waits, hint = _why_waiting(host.systemd.unit(step.target), before if error.name == TIMEOUT else None)
+        if not waits:
+            raise
+        raise StepFailedError(f"{message_of(step, error)}: {waits}", hint, interfered=True) from error
     if result == "done":
         return
-    is_late, unit = verb == "start" and result == "timeout", host.systemd.unit(step.target)
-    if is_late and unit.starts:
-        return
-    failure = progress.failure(step.target, f"systemd could not {verb} it: the job ended as '{result}'")
-    is_stopping = is_late and unit.active_state == "deactivating"
-    failure.interfered = is_stopping or result in ("canceled", "dependency")  # ours depend on none
+    unit, why, waits, hint = host.systemd.unit(step.target), f"the job ended as '{result}'", "", ""
+    if verb == "start" and result == "timeout":
+        waits, hint = _why_waiting(unit, before)
+        if unit.starts and not waits:
+            return
+    why += f": {waits}" if waits else ""
+    failure = progress.failure(step.target, f"systemd could not {verb} it: {why}", hint)
+    failure.interfered = bool(waits) or result in ("canceled", "dependency")  # ours depend on none
     raise failure
+
+
+def _why_waiting(unit: UnitState, before: str | None) -> tuple[str, str]:
+    """Why a job has not come to its start yet, and a hint; empty if it has. A restart waits for the stop of
+    whatever is ordered after the unit, which runs on meanwhile."""
+    if unit.active_state == "deactivating":
+        shows = f"`systemctl show -p TimeoutStopUSec {unit.name}` shows the limit"
+        return "it is still stopping", f"{shows}: shorten it, or raise startTimeoutSeconds in the settings"
+    if unit.invocation_id == before:
+        return "another unit's job came first", "`systemctl list-jobs` on the host may show it"
+    return "", ""

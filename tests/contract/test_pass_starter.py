@@ -13,8 +13,8 @@ from installer.cli import main, passes
 from installer.daemon.decision import Action, Order
 from installer.daemon.pass_starter import PassStarter
 from installer.daemon.transient import UNKNOWN_END, TransientService
-from installer.errors import SystemdError
-from installer.host.bus import TIMEOUT, SystemBus
+from installer.errors import TIMEOUT, SystemdError
+from installer.host.bus import SystemBus
 from installer.host.files import RootedFiles
 from installer.inputs.load import Request
 from installer.model.daemon import Job

@@ -14,8 +14,8 @@ from typing import TypeVar
 
 import pytest
 
-from installer.errors import StepFailedError, SystemdError, UnservableHostError
-from installer.host.bus import READ_SECONDS, TIMEOUT, SystemBus, _no_bus
+from installer.errors import TIMEOUT, StepFailedError, SystemdError, UnservableHostError
+from installer.host.bus import READ_SECONDS, SystemBus, _no_bus
 from installer.host.files import RootedFiles
 from installer.host.systemd import BusSystemd, _not_done
 from installer.node.await_kubelet import check_steady, failure_of
@@ -443,10 +443,37 @@ def test_a_job_that_somebody_else_has_begun_runs_out_of_its_time_and_the_start_g
     throwaway.systemctl("restart", "--no-block", UNIT)
     until(lambda: systemd.unit(UNIT).sub_state == "start-post")
     time.sleep(2)  # of the limit
+    before = systemd.unit(UNIT).invocation_id
     assert systemd.restart(UNIT, timeout=60) == "timeout"
     assert systemd.unit(UNIT).starts
+    assert systemd.unit(UNIT).invocation_id != before
     until(lambda: systemd.unit(UNIT).came_up)
     assert systemd.unit(UNIT).running
+
+
+@pytest.mark.parametrize("whose", ["the unit's", "the run's"])
+def test_a_restart_that_waits_for_another_units_stop_leaves_the_old_process(
+    systemd: BusSystemd, throwaway: ThrowawayHost, whose: str
+) -> None:
+    """As for that of kubelet, which is ordered after the proxy. The same invocation tells it from a start."""
+    follower = "contract-follower.service"
+    unit = f"[Unit]\nAfter={UNIT}\n[Service]\nExecStart=/bin/sleep 1000\nExecStop=/bin/sleep 3\n"
+    RootedFiles(throwaway.root).write(f"/run/systemd/system/{follower}", unit.encode(), 0o644)
+    drop_in(throwaway, b"[Unit]\nJobTimeoutSec=1\n" if whose == "the unit's" else b"")
+    throwaway.systemctl("start", UNIT, follower)
+    before = systemd.unit(UNIT)
+    throwaway.systemctl("stop", "--no-block", follower)
+    until(lambda: systemd.unit(follower).active_state == "deactivating")
+    if whose == "the unit's":
+        assert systemd.restart(UNIT, timeout=60) == "timeout"
+    else:
+        with pytest.raises(SystemdError, match="the job was cancelled") as ended:
+            systemd.restart(UNIT, timeout=1)
+        assert ended.value.name == TIMEOUT
+    now = systemd.unit(UNIT)
+    assert now.starts
+    assert (now.invocation_id, now.main_pid) == (before.invocation_id, before.main_pid)
+    throwaway.systemctl("stop", follower)
 
 
 def test_a_job_outlives_a_bus_daemon_that_is_restarted(systemd: BusSystemd, throwaway: ThrowawayHost) -> None:

@@ -168,11 +168,13 @@ def test_a_start_job_that_outlasts_kubelet_is_no_failure_if_kubelet_may_leave(
     slow: SlowHost, leaves: bool
 ) -> None:
     """systemd counts the unit as started later than kubelet may hang."""
-    proxy = slow.fake.systemd.units[paths.PROXY_UNIT]
-    slow.fake.systemd.units[paths.PROXY_UNIT] = replace(
-        proxy, active_state="activating", sub_state="start-post"
-    )
-    slow.fake.systemd.errors["restart", paths.PROXY_UNIT] = timed_out(paths.PROXY_UNIT)
+
+    def begin(_method: str, unit: UnitState) -> tuple[str, UnitState]:
+        begun = replace(unit, active_state="activating", sub_state="start-post", invocation_id="next")
+        slow.fake.systemd.units[unit.name] = begun
+        raise timed_out(unit.name)
+
+    slow.fake.systemd.on_job[paths.PROXY_UNIT] = begin
     if leaves:
         assert slow.apply() == [AWAY, BACK]
     else:

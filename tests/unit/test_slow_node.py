@@ -16,7 +16,7 @@ from installer.model.host import UnitState
 from installer.model.proxy import WHILE_LINKED
 from tests.faults.disks.crash import build
 from tests.faults.disks.node import bare_node, program
-from tests.lib.fakes import CONTAINERD
+from tests.lib.fakes import CONTAINERD, timed_out
 from tests.lib.rules import rule
 from tests.lib.slownode import SlowNode, build_slow_node, release
 
@@ -200,3 +200,53 @@ def test_a_job_that_runs_out_of_its_time_has_not_ended_the_start(
         assert ended.value.remembered is blamed
     assert node.read(paths.BINARY) == program("one" if blamed is not None else "two")
     assert node.on_relay
+
+
+def keep_waiting(node: SlowNode, whose: str) -> None:
+    """The next restart of the proxy waits for another unit's job, and the old process runs on."""
+    start = node.systemd.on_job[paths.PROXY_UNIT]
+
+    def wait(_method: str, unit: UnitState) -> tuple[str, UnitState]:
+        node.systemd.on_job[paths.PROXY_UNIT] = start
+        if whose == "the run's":
+            raise timed_out(unit.name)
+        return "timeout", unit
+
+    node.slow = ()
+    node.systemd.on_job[paths.PROXY_UNIT] = wait
+
+
+@rule("R8")
+@pytest.mark.parametrize("whose", ["the unit's", "the run's"])
+def test_a_restart_that_never_began_is_not_done_and_nobody_is_blamed(
+    node: SlowNode, payload: Path, whose: str
+) -> None:
+    """Whosever time the job ran out of: somebody stops kubelet, which takes long."""
+    release(payload, "two")
+    keep_waiting(node, whose)
+    with pytest.raises(RolledBackError, match="another unit's job came first") as ended:
+        node.install(payload)
+    assert not ended.value.remembered
+    assert node.read(paths.BINARY) == program("one")
+    assert node.on_relay
+    assert node.off_relay_at is None
+
+
+@rule("R3", "R13")
+@pytest.mark.parametrize("whose", ["the unit's", "the run's"])
+def test_a_force_cfg_that_is_refused_is_not_in_force_until_the_proxy_has_started_again(
+    tmp_path: Path, node: SlowNode, payload: Path, whose: str
+) -> None:
+    configs = tmp_path / "configs"
+    configs.mkdir()
+    (configs / "force.cfg").write_text("policy:\n  Active: none\n")
+    node.slow = ()
+    node.install(payload, configs)
+    (configs / "force.cfg").write_text("policy:\n  Active: none\nlogger:\n  Debug: all\n")
+    keep_waiting(node, whose)
+    before = node.systemd.unit(paths.PROXY_UNIT).main_pid
+    with pytest.raises(RolledBackError, match="another unit's job came first") as ended:
+        node.install(payload, configs)
+    assert not ended.value.remembered
+    node.install(payload, configs)
+    assert node.systemd.unit(paths.PROXY_UNIT).main_pid != before

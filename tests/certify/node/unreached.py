@@ -17,6 +17,10 @@ BRANCHES: dict[str, tuple[str, ...]] = {
         "rollback._with_causes: if meddled := tuple(_changed_by_others(assessment, run)): -> message += f\"; someone else has changed {', '.join(meddled)} during this run\"",
         "rollback._changed_by_others: if now != before.get(path, ABSENT) and not ours: -> yield path",
     ),
+    "A job of ours that waits until its time is over: for another unit's, or somebody else's. tests/unit/test_slow_node.py tries both.": (
+        'unit_jobs.await_job: if verb == "start" and result == "timeout": -> waits, hint = _why_waiting(unit, before)',
+        'unit_jobs._why_waiting: if unit.invocation_id == before: -> return "another unit\'s job came first", "`systemctl list-jobs` on the host may show it"',
+    ),
     "Every file of the world is root's, as a host's are that nobody but root can write to: no test needs root for the certificate. tests/unit/test_diff.py tries other owners.": (
         'diff.why_different: if (before.uid, before.gid) != (0, 0): -> return f"owner is {before.uid}:{before.gid}, not 0:0"',
     ),

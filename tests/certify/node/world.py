@@ -1010,7 +1010,8 @@ class _Systemd(NodeSystemd):
                 world.fake.journal.say(unit.name, _LAST_WORDS[nature])
             return "failed", failed(unit)
         if nature == b"stuck":
-            self.units[unit.name] = replace(unit, active_state="activating", sub_state="start", main_pid=0)
+            begun = replace(self.started(unit), active_state="activating", sub_state="start", main_pid=0)
+            self.units[unit.name] = begun
             raise timed_out(unit.name)
         if nature in (b"canceled", b"exits"):
             return ("canceled", unit) if nature == b"canceled" else ("done", failed(unit))
