@@ -343,7 +343,7 @@ class Policy:
 
     def _begun_work(self, now: float, snapshot: PollSnapshot, picture: Picture) -> PlannedWork | None:
         """What an earlier daemon has begun, while systemd is busy. The node keeps its permit for as long as a
-        permitted run may take, unless somebody has stopped kubelet: that may last."""
+        permitted run may take, but not while kubelet is stopped: that may last."""
         work, begun = self._passes.work(picture), snapshot.permission.begun
         is_begun = work is not None and begun is not None and work.generation == begun.generation
         passes = now < self._began + self.configuration.rules.hold_seconds

@@ -166,7 +166,7 @@ class UnitState:
     result: str = "success"
     invocation_id: str = ""
     main_pid: int = 0
-    has_job: bool = False  # somebody starts or stops it, or is about to
+    has_job: bool = False  # systemd starts or stops it, or is about to
     came_up: bool = False  # its last start has come to its end, whatever became of it since
     environment: tuple[str, ...] = ()
     fragment_path: str = ""

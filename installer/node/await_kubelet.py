@@ -69,10 +69,9 @@ def _starting(host: Host, endpoint: str) -> tuple[str, ...]:
 
 
 def is_stopped(unit: UnitState) -> bool:
-    """Whether it was stopped by order, or is being stopped. What ends by itself has no main process then, and
-    no job, unless it was still starting; what is stopped has a job, also while its ExecStopPost= runs. One
-    that came up, and takes longer than TimeoutStopSec= to end, ends with `timeout`; a start that takes too
-    long does as well."""
+    """Whether somebody stopped it, or is stopping it. While a unit stops, it has a main process or a job. One
+    that ends by itself has neither, unless it ends while it starts. A unit that came up, and takes longer
+    than TimeoutStopSec= to stop, ends with `timeout`; so does one that takes too long to come up."""
     late = unit.came_up and unit.result == "timeout"
     stops = unit.active_state == "deactivating" and (unit.main_pid > 0 or unit.has_job)
     ended = unit.active_state == ("failed" if late else "inactive")
@@ -86,7 +85,7 @@ def check_steady(before: UnitState, now: UnitState, failure: Failure) -> None:
     if now.main_pid and now.main_pid == before.main_pid and not (stops or now.flapping):
         return
     meanwhile, starts = "", now.main_pid or now.active_state == "activating"
-    crashes = now.n_restarts > before.n_restarts  # systemd's own start of it is a job as well
+    crashes = now.n_restarts > before.n_restarts  # and systemd's own start of it is a job
     if is_stopped(now) and not crashes:
         meanwhile = "somebody else stopped it"
     elif starts and not (stops or now.flapping or crashes):
@@ -175,13 +174,13 @@ class KubeletStart:
         else:
             right = kubelet.is_at(paths.RELAY_ENDPOINT) if relay else freed and not kubelet.on_relay
         if process is None or not right:
-            self._check_steady(unit)  # somebody may have restarted it since systemd was asked
+            self._check_steady(unit)  # its process may be gone since systemd was asked
             wanted = "the relay" if relay else "its base endpoint"
             has = (process and process.flag("--container-runtime-endpoint")) or "no endpoint"
             has += f", which leads to {kubelet.target or 'nothing'}" if kubelet.linked else ""
             error = self.progress.failure(name, f"it did not start on {wanted}: its command line has {has}")
             if proxy is not None:
-                self._check_steady(proxy)  # the guard lets kubelet leave one that somebody stops
+                self._check_steady(proxy)  # kubelet leaves a proxy that stops
                 error = self._with_guards_reason(name, error)
             raise error
 

@@ -29,10 +29,12 @@ def message_of(step: Step, error: InstallerError) -> str:
 def await_job(
     step: Step, verb: str, job: Callable[[], str], host: Host, progress: Progress, before: str | None = None
 ) -> None:
-    """Run a job of systemd to its end. A unit that still waits at the deadline says nothing about what was to
-    be started, instead of the invocation `before`. A canceled job means that somebody else stopped or started
-    the unit. One that ran out of its own time has not ended a start that has begun: it may have begun with a
-    slow stop, or as somebody else's job.
+    """Run a job of systemd to its end.
+
+    If the time is over before the start has begun, that says nothing about what was to be started; `before`
+    is the invocation that it replaces. A canceled job means that somebody else stopped or started the unit.
+    A job whose own time is over does not end the start that it has begun: systemd counts a slow stop, and
+    the time of somebody else's job, as part of ours.
 
     Raises SystemdError, StepFailedError."""
     try:
@@ -46,8 +48,9 @@ def await_job(
         raise StepFailedError(f"{message_of(step, error)}: {waits}", hint, interfered=True) from error
     if result == "done":
         return
-    unit, why, waits, hint = host.systemd.unit(step.target), f"the job ended as '{result}'", "", ""
+    why, waits, hint = f"the job ended as '{result}'", "", ""
     if verb == "start" and result == "timeout":
+        unit = host.systemd.unit(step.target)
         waits, hint = _why_waiting(unit, before)
         if unit.starts and not waits:
             return
@@ -58,8 +61,8 @@ def await_job(
 
 
 def _why_waiting(unit: UnitState, before: str | None) -> tuple[str, str]:
-    """Why a job has not come to its start yet, and a hint; empty if it has. A restart waits for the stop of
-    whatever is ordered after the unit, which runs on meanwhile."""
+    """Return why a job has not begun its start yet, and a hint; empty if it has. A restart waits until
+    whatever is ordered after the unit has stopped. The unit runs on meanwhile."""
     if unit.active_state == "deactivating":
         shows = f"`systemctl show -p TimeoutStopUSec {unit.name}` shows the limit"
         return "it is still stopping", f"{shows}: shorten it, or raise startTimeoutSeconds in the settings"
