@@ -57,6 +57,8 @@ class UnservableHostError(InstallerError):
 
 
 NO_SUCH_UNIT = "org.freedesktop.systemd1.NoSuchUnit"
+UNIT_MASKED = "org.freedesktop.systemd1.UnitMasked"
+DESTRUCTIVE = "org.freedesktop.systemd1.TransactionIsDestructive"
 TIMEOUT = "org.freedesktop.DBus.Error.Timeout"
 
 

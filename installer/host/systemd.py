@@ -185,7 +185,8 @@ class BusSystemd:
     def _job(self, method: str, verb: str, name: str, timeout: float, mode: str = "replace") -> str:
         """Queue a job and wait for its result. Cancel it when `timeout` passes."""
         bus = self._bus
-        deadline = time.monotonic() + timeout
+        asked = time.monotonic()
+        deadline = asked + timeout
         # Before the call: a short job may end before the reply arrives.
         bus.subscribe()
         bus.job_results.clear()
@@ -198,7 +199,7 @@ class BusSystemd:
         if bus.wait(lambda: job in bus.job_results, deadline):
             return bus.job_results[job]
         if bus.is_closed:
-            return self._follow(what, verb, name, job, deadline)
+            return self._follow(what, verb, name, job, asked, deadline)
         answers = self._cancel(job)
         bus.wait(lambda: job in bus.job_results, time.monotonic() + (1.0 if answers else 0.0))
         result = bus.job_results.get(job, "")
@@ -206,12 +207,15 @@ class BusSystemd:
             raise _not_done(what, name, timeout, lost=not answers)
         return result  # it ended just before it was cancelled
 
-    def _follow(self, what: str, verb: str, name: str, job: str, deadline: float) -> str:
+    def _follow(self, what: str, verb: str, name: str, job: str, asked: float, deadline: float) -> str:
         """The result of a job whose signal was lost with the bus daemon. The unit's state tells it once the
         job is no longer the unit's current one."""
         while True:
             with contextlib.suppress(SystemdError, UnservableHostError):
-                if self._get(self._load(name), "Job", UNIT)[1] != job:
+                path = self._load(name)
+                if self._get(path, "Job", UNIT)[1] != job:
+                    if verb != "stop" and self._get(path, _BEGUN, UNIT) < asked * 1e6:
+                        return "canceled"  # the process is that of before
                     state = self.unit(name).active_state
                     good = ("inactive", "failed") if verb == "stop" else ("active", "reloading")
                     return "done" if state in good else "failed"

@@ -13,7 +13,9 @@ from collections.abc import Callable, Iterable
 from functools import partial
 
 from installer.errors import (
+    DESTRUCTIVE,
     NO_SUCH_UNIT,
+    UNIT_MASKED,
     InstallerError,
     InterruptedRunError,
     KubeletKeptError,
@@ -44,6 +46,9 @@ from installer.node.run import Progress, warn
 from installer.node.unit_jobs import message_of, start_unit
 
 _JOBS = (StepKind.RESTART, StepKind.STOP)
+# Why systemd refuses a job though what was installed works: a unit that others require is missing, somebody
+# has masked one, the host shuts down.
+_OTHERS_DOING = (NO_SUCH_UNIT, UNIT_MASKED, DESTRUCTIVE)
 
 
 def apply_plan(
@@ -120,8 +125,8 @@ class _Worker:
             return self._verbs[step.kind](step) or ()
         except SystemdError as error:
             self._progress.failed_unit = step.target if step.target.endswith(".service") else ""
-            # What was installed is not to blame for more than a job, nor for a unit that others require.
-            blameless = error.lost or step.kind not in _JOBS or error.name == NO_SUCH_UNIT
+            # What was installed is not to blame for more than a job.
+            blameless = error.lost or step.kind not in _JOBS or error.name in _OTHERS_DOING
             raise StepFailedError(message_of(step, error), error.hint, blameless) from error
         except (StepFailedError, InterruptedRunError, KubeletKeptError):
             raise

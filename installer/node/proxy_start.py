@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass, replace
 from functools import partial
 
-from installer.errors import SystemdError
+from installer.errors import TIMEOUT, SystemdError
 from installer.host.ports import Host
 from installer.model import paths
 from installer.model.event import Emit, Event
@@ -22,7 +22,7 @@ from installer.node.await_kubelet import check_steady
 from installer.node.await_proxy import TOO_LONG, Activity, why_not_ready, why_not_started
 from installer.node.relay_steps import move_step
 from installer.node.run import Progress
-from installer.node.unit_jobs import await_job, start_unit
+from installer.node.unit_jobs import JobWaitsError, await_job, start_unit
 
 _POLL = 0.05  # seconds
 _SETTLE_POLL = 0.5  # seconds
@@ -60,17 +60,25 @@ class ProxyStart:
         try:
             start_unit(step, seconds, self.host, self.progress)
         except SystemdError as error:
-            slow = not error.lost and self.host.systemd.unit(step.target).starts
-            if not (slow and (leaving := self.leave())):
+            # What systemd refuses has not begun, and the old process runs on.
+            late = error.name == TIMEOUT and not error.lost
+            if not (late and self.host.systemd.unit(step.target).starts and (leaving := self.leave())):
                 raise
             return leaving
+        except JobWaitsError:
+            # Kubelet does not wait on a silent relay for another unit's job. What stops may have failed.
+            stops = self.host.systemd.unit(step.target).active_state == "deactivating"
+            if stops or self.relay_answers() or not (leaving := self.leave()):
+                raise
+            return (*leaving, step)
         return ()
 
     def stop(self, step: Step) -> None:
         """Stop the proxy. Raises SystemdError, StepFailedError."""
         self.progress.moved_proxy = True
+        before = self.host.systemd.unit(step.target).invocation_id
         job = partial(self.host.systemd.stop, step.target, _STOP_TIMEOUT)
-        await_job(step, "stop", job, self.host, self.progress)
+        await_job(step, "stop", job, self.host, self.progress, before)
         self.host.systemd.reset_failed(step.target)
 
     def stop_for_adoption(self) -> None:

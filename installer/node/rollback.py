@@ -101,9 +101,10 @@ def roll_back(
             # Every file is as it was. A proxy without its runtime waits, and systemd retries.
             return runtime_away(failure, second, after, journal)
         return failed_twice(failure, second, after, journal)
-    if progress.cut_short and back.left_relay:  # it had less time than even the good proxy needs here
+    cut_short = progress.cut_short and not failure.interfered  # else the time is not what it failed for
+    if cut_short and back.left_relay:  # it had less time than even the good proxy needs here
         failure = StepFailedError(failure.message, _SLOW, interfered=True)
-    elif progress.cut_short and not assessment.snapshot.kubelet.moves:
+    elif cut_short and not assessment.snapshot.kubelet.moves:
         failure = StepFailedError(failure.message, _hint_of_hanging(assessment), interfered=True)
     blamed = _blame(assessment, failure, run)
     unsaved = _close(target, run)

@@ -12,6 +12,13 @@ from installer.model.plan import Step
 from installer.node.run import Progress
 
 
+class JobWaitsError(StepFailedError):
+    """A job whose time is over has not begun. That says nothing about what was to be started or stopped."""
+
+    def __init__(self, message: str, hint: str) -> None:
+        super().__init__(message, hint, interfered=True)
+
+
 def start_unit(step: Step, seconds: float, host: Host, progress: Progress, *, at_once: bool = False) -> None:
     """Start the step's unit, or start it again. Takes at most `seconds`. Raises SystemdError,
     StepFailedError."""
@@ -31,12 +38,11 @@ def await_job(
 ) -> None:
     """Run a job of systemd to its end.
 
-    If the time is over before the start has begun, that says nothing about what was to be started; `before`
-    is the invocation that it replaces. A canceled job means that somebody else stopped or started the unit.
-    A job whose own time is over does not end the start that it has begun: systemd counts a slow stop, and
-    the time of somebody else's job, as part of ours.
+    `before` is the invocation that it ends. A canceled job means that somebody else stopped or started the
+    unit. A job whose own time is over does not end the start that it has begun: systemd counts a slow stop,
+    and the time of somebody else's job, as part of ours.
 
-    Raises SystemdError, StepFailedError."""
+    Raises SystemdError, StepFailedError; JobWaitsError if the time was over before the job had begun."""
     try:
         result = job()
     except SystemdError as error:
@@ -45,23 +51,24 @@ def await_job(
         waits, hint = _why_waiting(host.systemd.unit(step.target), before if error.name == TIMEOUT else None)
         if not waits:
             raise
-        raise StepFailedError(f"{message_of(step, error)}: {waits}", hint, interfered=True) from error
+        raise JobWaitsError(f"{message_of(step, error)}: {waits}", hint) from error
     if result == "done":
         return
-    why, waits, hint = f"the job ended as '{result}'", "", ""
-    if verb == "start" and result == "timeout":
+    why = f"systemd could not {verb} it: the job ended as '{result}'"
+    if result == "timeout":
         unit = host.systemd.unit(step.target)
         waits, hint = _why_waiting(unit, before)
-        if unit.starts and not waits:
+        if waits:
+            raise JobWaitsError(f"{step.target}: {why}: {waits}", hint)
+        if verb == "start" and unit.starts:
             return
-    why += f": {waits}" if waits else ""
-    failure = progress.failure(step.target, f"systemd could not {verb} it: {why}", hint)
-    failure.interfered = bool(waits) or result in ("canceled", "dependency")  # ours depend on none
+    failure = progress.failure(step.target, why)
+    failure.interfered = result in ("canceled", "dependency")  # ours depend on none
     raise failure
 
 
 def _why_waiting(unit: UnitState, before: str | None) -> tuple[str, str]:
-    """Return why a job has not begun its start yet, and a hint; empty if it has. A restart waits until
+    """Return why a job has not begun its start or stop yet, and a hint; empty if it has. Either waits until
     whatever is ordered after the unit has stopped. The unit runs on meanwhile."""
     if unit.active_state == "deactivating":
         shows = f"`systemctl show -p TimeoutStopUSec {unit.name}` shows the limit"

@@ -9,13 +9,13 @@ from typing import Protocol
 
 import pytest
 
-from installer.errors import SystemdError
+from installer.errors import NO_SUCH_UNIT, TIMEOUT, UNIT_MASKED, SystemdError
 from installer.host.files import RootedFiles
 from installer.host.ports import Systemd
 from installer.host.systemd import BusSystemd
 from installer.model.host import ExecLine, UnitDetail, UnitState
 from installer.model.paths import UNIT_VARIABLE
-from tests.lib.fakes import NO_SUCH_UNIT, TIMEOUT, UNIT_MASKED, FakeSystemd, failed, timed_out
+from tests.lib.fakes import FakeSystemd, failed, timed_out
 from tests.lib.rules import rule
 from tests.lib.throwaway.host import ThrowawayHost
 

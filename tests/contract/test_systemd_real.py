@@ -14,7 +14,7 @@ from typing import TypeVar
 
 import pytest
 
-from installer.errors import TIMEOUT, StepFailedError, SystemdError, UnservableHostError
+from installer.errors import DESTRUCTIVE, TIMEOUT, StepFailedError, SystemdError, UnservableHostError
 from installer.host.bus import READ_SECONDS, SystemBus, _no_bus
 from installer.host.files import RootedFiles
 from installer.host.systemd import BusSystemd, _not_done
@@ -458,29 +458,64 @@ def test_a_job_that_somebody_else_has_begun_runs_out_of_its_time_and_the_start_g
     assert systemd.unit(UNIT).running
 
 
-@pytest.mark.parametrize("whose", ["the unit's", "the run's"])
-def test_a_restart_that_waits_for_another_units_stop_leaves_the_old_process(
-    systemd: BusSystemd, throwaway: ThrowawayHost, whose: str
-) -> None:
-    """As for that of kubelet, which is ordered after the proxy. The same invocation tells it from a start."""
-    follower = "contract-follower.service"
-    unit = f"[Unit]\nAfter={UNIT}\n[Service]\nExecStart=/bin/sleep 1000\nExecStop=/bin/sleep 3\n"
-    RootedFiles(throwaway.root).write(f"/run/systemd/system/{follower}", unit.encode(), 0o644)
-    drop_in(throwaway, b"[Unit]\nJobTimeoutSec=1\n" if whose == "the unit's" else b"")
-    throwaway.systemctl("start", UNIT, follower)
-    before = systemd.unit(UNIT)
-    throwaway.systemctl("stop", "--no-block", follower)
-    until(lambda: systemd.unit(follower).active_state == "deactivating")
-    if whose == "the unit's":
-        assert systemd.restart(UNIT, timeout=60) == "timeout"
-    else:
-        with pytest.raises(SystemdError, match="the job was cancelled") as ended:
-            systemd.restart(UNIT, timeout=1)
-        assert ended.value.name == TIMEOUT
-    now = systemd.unit(UNIT)
+FOLLOWER = "contract-follower.service"
+
+
+@pytest.fixture
+def follower_stops(systemd: BusSystemd, throwaway: ThrowawayHost) -> Iterator[Callable[[], UnitState]]:
+    """A function that starts the unit and one that is ordered after it, as kubelet is after the proxy, and
+    begins to stop the other one, which takes three seconds. It returns the unit."""
+
+    def stop() -> UnitState:
+        unit = f"[Unit]\nAfter={UNIT}\n[Service]\nExecStart=/bin/sleep 1000\nExecStop=/bin/sleep 3\n"
+        RootedFiles(throwaway.root).write(f"/run/systemd/system/{FOLLOWER}", unit.encode(), 0o644)
+        throwaway.systemctl("daemon-reload")
+        throwaway.systemctl("start", UNIT, FOLLOWER)
+        throwaway.systemctl("stop", "--no-block", FOLLOWER)
+        until(lambda: systemd.unit(FOLLOWER).active_state == "deactivating")
+        return systemd.unit(UNIT)
+
+    yield stop
+    throwaway.systemctl("stop", FOLLOWER)
+    RootedFiles(throwaway.root).remove(f"/run/systemd/system/{FOLLOWER}")
+
+
+def expect_same_process(before: UnitState, now: UnitState) -> None:
     assert now.starts
     assert (now.invocation_id, now.main_pid) == (before.invocation_id, before.main_pid)
-    throwaway.systemctl("stop", follower)
+
+
+@pytest.mark.parametrize("verb", ["restart", "stop"])
+@pytest.mark.parametrize("whose", ["the unit's", "the run's"])
+def test_a_job_that_waits_for_another_units_stop_leaves_the_old_process(
+    systemd: BusSystemd,
+    throwaway: ThrowawayHost,
+    follower_stops: Callable[[], UnitState],
+    whose: str,
+    verb: str,
+) -> None:
+    """The same invocation tells it from a start."""
+    drop_in(throwaway, b"[Unit]\nJobTimeoutSec=1\n" if whose == "the unit's" else b"")
+    before, job = follower_stops(), getattr(systemd, verb)
+    if whose == "the unit's":
+        assert job(UNIT, timeout=60) == "timeout"
+    else:
+        with pytest.raises(SystemdError, match="the job was cancelled") as ended:
+            job(UNIT, timeout=1)
+        assert ended.value.name == TIMEOUT
+    expect_same_process(before, systemd.unit(UNIT))
+
+
+def test_a_job_that_systemd_refuses_leaves_the_old_process(
+    systemd: BusSystemd, throwaway: ThrowawayHost, follower_stops: Callable[[], UnitState]
+) -> None:
+    """As those of a host that shuts down."""
+    before = follower_stops()
+    throwaway.systemctl("stop", "--no-block", "--job-mode=replace-irreversibly", UNIT)
+    with pytest.raises(SystemdError) as ended:
+        systemd.restart(UNIT, timeout=60)
+    assert (ended.value.name, ended.value.lost) == (DESTRUCTIVE, False)
+    expect_same_process(before, systemd.unit(UNIT))
 
 
 def test_a_job_outlives_a_bus_daemon_that_is_restarted(systemd: BusSystemd, throwaway: ThrowawayHost) -> None:
@@ -498,6 +533,26 @@ def test_a_job_outlives_a_bus_daemon_that_is_restarted(systemd: BusSystemd, thro
         assert not systemd.unit(UNIT).running
     finally:
         disturb.join()
+
+
+def test_a_job_that_somebody_cancels_after_the_bus_daemon_was_restarted_is_not_done(
+    systemd: BusSystemd, throwaway: ThrowawayHost, follower_stops: Callable[[], UnitState]
+) -> None:
+    """The old process is up, which alone would look as if the job had started it."""
+
+    def disturb() -> None:
+        jobs = throwaway.systemctl("list-jobs", "--no-legend").splitlines()
+        (job,) = (line.split()[0] for line in jobs if UNIT in line)
+        throwaway.systemctl("restart", "dbus.service")
+        throwaway.systemctl("cancel", job)
+
+    before, other = follower_stops(), threading.Timer(0.5, disturb)
+    other.start()
+    try:
+        assert systemd.restart(UNIT, timeout=60) == "canceled"
+    finally:
+        other.join()
+    expect_same_process(before, systemd.unit(UNIT))
 
 
 @rule("R9")

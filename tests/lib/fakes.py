@@ -14,6 +14,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from installer.errors import (
+    NO_SUCH_UNIT,
+    TIMEOUT,
+    UNIT_MASKED,
     BusyHostError,
     InterruptedRunError,
     StepFailedError,
@@ -36,10 +39,6 @@ from installer.model.host import (
 )
 from installer.model.limits import ANSWER_SECONDS
 from installer.model.paths import KUBELET_ROOT, PROXY_UNIT, RELAY_ENDPOINT, normalise_endpoint, same_endpoint
-
-NO_SUCH_UNIT = "org.freedesktop.systemd1.NoSuchUnit"
-UNIT_MASKED = "org.freedesktop.systemd1.UnitMasked"
-TIMEOUT = "org.freedesktop.DBus.Error.Timeout"
 
 
 class Call(NamedTuple):

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from installer.errors import RollbackFailedError, RolledBackError
+from installer.errors import DESTRUCTIVE, UNIT_MASKED, RollbackFailedError, RolledBackError, SystemdError
 from installer.host.ports import RuntimeStatus
 from installer.model import paths
 from installer.model.host import UnitState
@@ -203,11 +203,14 @@ def test_a_job_that_runs_out_of_its_time_has_not_ended_the_start(
 
 
 def keep_waiting(node: SlowNode, whose: str) -> None:
-    """The next restart of the proxy waits for another unit's job, and the old process runs on."""
+    """The next job of the proxy waits for another unit's, or is refused, and the old process runs on."""
     start = node.systemd.on_job[paths.PROXY_UNIT]
 
-    def wait(_method: str, unit: UnitState) -> tuple[str, UnitState]:
+    def wait(method: str, unit: UnitState) -> tuple[str, UnitState]:
         node.systemd.on_job[paths.PROXY_UNIT] = start
+        if whose in (DESTRUCTIVE, UNIT_MASKED):
+            raise SystemdError(f"systemctl {method} {unit.name}: refused", name=whose)
+        node.fake.clock.sleep(WHILE_LINKED)
         if whose == "the run's":
             raise timed_out(unit.name)
         return "timeout", unit
@@ -216,26 +219,55 @@ def keep_waiting(node: SlowNode, whose: str) -> None:
     node.systemd.on_job[paths.PROXY_UNIT] = wait
 
 
+NEVER_BEGAN = {
+    "the unit's": "another unit's job came first",
+    "the run's": "another unit's job came first",
+    DESTRUCTIVE: "refused",  # the host shuts down
+    UNIT_MASKED: "refused",
+}
+
+
 @rule("R8")
-@pytest.mark.parametrize("whose", ["the unit's", "the run's"])
-def test_a_restart_that_never_began_is_not_done_and_nobody_is_blamed(
-    node: SlowNode, payload: Path, whose: str
+@pytest.mark.parametrize("verb", ["restart", "stop"])
+@pytest.mark.parametrize(("whose", "why"), NEVER_BEGAN.items())
+def test_a_job_that_never_began_is_not_done_and_nobody_is_blamed(
+    node: SlowNode, payload: Path, whose: str, why: str, verb: str
 ) -> None:
-    """Whosever time the job ran out of: somebody stops kubelet, which takes long."""
+    """Whosever time it ran out of: somebody stops kubelet, which takes long. A proxy that systemd has
+    restarted is stopped before it is started."""
     release(payload, "two")
+    unit = node.systemd.unit(paths.PROXY_UNIT)
+    node.systemd.units[unit.name] = replace(unit, n_restarts=int(verb == "stop"))
     keep_waiting(node, whose)
-    with pytest.raises(RolledBackError, match="another unit's job came first") as ended:
+    with pytest.raises(RolledBackError, match=why) as ended:
         node.install(payload)
     assert not ended.value.remembered
     assert node.read(paths.BINARY) == program("one")
     assert node.on_relay
-    assert node.off_relay_at is None
+    if verb == "restart":  # else the rollback stops the proxy, and its guard lets kubelet leave
+        assert node.off_relay_at is None
+
+
+@rule("R8")
+@pytest.mark.parametrize("whose", ["the unit's", "the run's"])
+def test_kubelet_does_not_wait_for_another_units_job_on_a_silent_relay(
+    node: SlowNode, payload: Path, whose: str
+) -> None:
+    release(payload, "two")
+    keep_waiting(node, whose)
+    node.be_silent()
+    began = node.fake.clock.time
+    node.install(payload)
+    assert node.off_relay_at is not None
+    assert node.off_relay_at - began < WHILE_LINKED + 2
+    assert node.read(paths.BINARY) == program("two")
+    assert node.on_relay
 
 
 @rule("R3", "R13")
-@pytest.mark.parametrize("whose", ["the unit's", "the run's"])
+@pytest.mark.parametrize(("whose", "why"), NEVER_BEGAN.items())
 def test_a_force_cfg_that_is_refused_is_not_in_force_until_the_proxy_has_started_again(
-    tmp_path: Path, node: SlowNode, payload: Path, whose: str
+    tmp_path: Path, node: SlowNode, payload: Path, whose: str, why: str
 ) -> None:
     configs = tmp_path / "configs"
     configs.mkdir()
@@ -245,7 +277,7 @@ def test_a_force_cfg_that_is_refused_is_not_in_force_until_the_proxy_has_started
     (configs / "force.cfg").write_text("policy:\n  Active: none\nlogger:\n  Debug: all\n")
     keep_waiting(node, whose)
     before = node.systemd.unit(paths.PROXY_UNIT).main_pid
-    with pytest.raises(RolledBackError, match="another unit's job came first") as ended:
+    with pytest.raises(RolledBackError, match=why) as ended:
         node.install(payload, configs)
     assert not ended.value.remembered
     node.install(payload, configs)

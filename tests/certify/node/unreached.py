@@ -18,7 +18,7 @@ BRANCHES: dict[str, tuple[str, ...]] = {
         "rollback._changed_by_others: if now != before.get(path, ABSENT) and not ours: -> yield path",
     ),
     "A job of ours that waits until its time is over: for another unit's, or somebody else's. tests/unit/test_slow_node.py tries both.": (
-        'unit_jobs.await_job: if verb == "start" and result == "timeout": -> unit = host.systemd.unit(step.target)',
+        'unit_jobs.await_job: if result == "timeout": -> unit = host.systemd.unit(step.target)',
         'unit_jobs._why_waiting: if unit.invocation_id == before: -> return "another unit\'s job came first", "`systemctl list-jobs` on the host may show it"',
     ),
     "Every file of the world is root's, as a host's are that nobody but root can write to: no test needs root for the certificate. tests/unit/test_diff.py tries other owners.": (
