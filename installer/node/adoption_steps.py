@@ -20,6 +20,7 @@ from installer.node.kubelet_link import forget_unknown
 from installer.node.proxy_start import ProxyStart
 from installer.node.relay_steps import RETURN, restart_proxy_steps
 from installer.node.run import Progress, warn
+from installer.node.unit_jobs import JobWaitsError
 
 _ADOPTIONS = 3  # in a row, of containers created meanwhile
 _AGAIN = 2  # starts of the proxy because it does not know a pod
@@ -46,8 +47,9 @@ class Adoption:
         seconds = self.proxy.limits.proxy_start / 2
         try:
             running = adopt(self.host, step.target, self._stop_proxy, seconds, self.emit)
-        except StepFailedError:
-            if self.proxy.away < seconds or not (leaving := self.proxy.leave()):
+        except StepFailedError as error:
+            stayed = isinstance(error, JobWaitsError) and self.proxy.relay_answers()
+            if stayed or self.proxy.away < seconds or not (leaving := self.proxy.leave()):
                 raise
             return (*leaving, step)
         self._before = {container.id: container for container in running} | self._before

@@ -269,10 +269,13 @@ def _rescue_kubelet(assessment: Assessment, run: Run, limits: Limits, *, moved_p
     host = run.host
     with suppress(InstallerError, OSError):
         units = read_units(host, run.settings)
-        seconds = HURRIED_SECONDS if moved_proxy else ANSWER_SECONDS
+        before, proxy = assessment.snapshot.proxy.unit, units.proxy.unit
+        # systemd may have refused each job, or let it wait in vain.
+        stayed = not moved_proxy or (proxy.running and proxy.invocation_id == before.invocation_id != "")
+        seconds = ANSWER_SECONDS if stayed else HURRIED_SECONDS
         health = host.healthz.ask(limits.healthz_url, units.kubelet.unit.main_pid, seconds)
         well = units.kubelet.process is not None and health is not Health.UNWELL
-        if well and units.kubelet.on_relay and not moved_proxy and host.cri.answers(paths.RELAY_ENDPOINT):
+        if well and units.kubelet.on_relay and stayed and host.cri.answers(paths.RELAY_ENDPOINT):
             return  # the good proxy was never away
         if is_earlier(run.store.record):
             plan = _plan_off_relay(assessment, run)

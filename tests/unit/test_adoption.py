@@ -32,7 +32,7 @@ from installer.node.apply import apply_plan
 from installer.node.await_kubelet import await_calm
 from installer.node.pinning import due_shares, find_resets, keeps_weight
 from installer.node.run import Progress
-from tests.lib.fakes import CONTAINERD, Call, FakeClock, FakeHost
+from tests.lib.fakes import CONTAINERD, Call, FakeClock, FakeHost, timed_out
 from tests.lib.rules import rule
 from tests.lib.snapshots import BASE, ON_LINK
 
@@ -393,6 +393,31 @@ def adopted(root: Path) -> Mapping[str, CachedContainer]:
     return parse_cache(text(root, paths.PROXY_CACHE)).containers
 
 
+def linked_host(root: Path) -> FakeHost:
+    """Kubelet hangs on the relay while the proxy is away."""
+    fake, unit = pinned_host(root, None), "kubelet.service"
+    fake.clock.time = 100.0
+    fake.systemd.units[unit] = UnitState(unit, "loaded", "active", "running", main_pid=8)
+    fake.processes.processes[8] = ProcessState(8, ON_LINK, {"CRI_RESMGR_GUARD_BASE": BASE})
+    link = paths.endpoint_link(BASE)
+    fake.files.make_directory(posixpath.dirname(link))
+    fake.files.link(link, paths.RELAY_SOCKET)
+    return fake
+
+
+def has_left(fake: FakeHost) -> bool:
+    return fake.files.state(paths.endpoint_link(BASE)).target == BASE
+
+
+def adopt_while_linked(fake: FakeHost, *, may_leave: bool) -> None:
+    steps = [Step(StepKind.ADOPT, ENDPOINT, Part.PROXY)]
+    steps += [Step(StepKind.LEAVE_IF_SLOW, ENDPOINT, Part.PROXY)] * may_leave
+    desired = Desired(proxy=DesiredUnit(paths.PROXY_UNIT, "", "", "new"))
+    plan = Plan(Mode.INSTALL, desired, Changes(), "kubelet.service", tuple(steps))
+    limits = Limits(11.0, kubelet_start=9, settle=1, guard=1, healthz_url="", hanging=True, unhurried=60)
+    apply_plan(plan, fake.host, limits, lambda _event: None, Progress())
+
+
 @rule("R8")
 @pytest.mark.parametrize(
     ("seconds", "may_leave", "leaves"),
@@ -402,35 +427,48 @@ def test_kubelet_does_not_hang_while_the_program_looks_at_many_containers(
     tmp_path: Path, seconds: float, may_leave: bool, leaves: bool
 ) -> None:
     """It may look for half of the time that kubelet may hang: the rest is for the start that follows."""
-    fake, unit = pinned_host(tmp_path, None), "kubelet.service"
-    fake.clock.time = 100.0
-    fake.systemd.units[unit] = UnitState(unit, "loaded", "active", "running", main_pid=8)
-    fake.processes.processes[8] = ProcessState(8, ON_LINK, {"CRI_RESMGR_GUARD_BASE": BASE})
-    see, link = sees(fake), paths.endpoint_link(BASE)
-    fake.files.make_directory(posixpath.dirname(link))
-    fake.files.link(link, paths.RELAY_SOCKET)
-
-    def has_left() -> bool:
-        return fake.files.state(link).target == BASE
+    fake = linked_host(tmp_path)
+    see = sees(fake)
 
     def slowly(state: Path) -> str:
         fake.clock.sleep(seconds)
-        if not has_left():
+        if not has_left(fake):
             raise StepFailedError("it has not read the running containers", interfered=True)
         return see(state)
 
     fake.validator.on_see = slowly
-    steps = [Step(StepKind.ADOPT, ENDPOINT, Part.PROXY)]
-    steps += [Step(StepKind.LEAVE_IF_SLOW, ENDPOINT, Part.PROXY)] * may_leave
-    desired = Desired(proxy=DesiredUnit(paths.PROXY_UNIT, "", "", "new"))
-    plan = Plan(Mode.INSTALL, desired, Changes(), unit, tuple(steps))
-    limits = Limits(11.0, kubelet_start=9, settle=1, guard=1, healthz_url="", hanging=True, unhurried=60)
     if leaves:
-        apply_plan(plan, fake.host, limits, lambda _event: None, Progress())
+        adopt_while_linked(fake, may_leave=may_leave)
     else:
         with pytest.raises(StepFailedError, match="it has not read the running containers"):
-            apply_plan(plan, fake.host, limits, lambda _event: None, Progress())
-    assert has_left() is leaves
+            adopt_while_linked(fake, may_leave=may_leave)
+    assert has_left(fake) is leaves
+
+
+@rule("R8")
+@pytest.mark.parametrize("answers", [True, False])
+def test_kubelet_leaves_only_a_silent_relay_while_the_proxys_stop_waits_for_another_unit(
+    tmp_path: Path, answers: bool
+) -> None:
+    fake = linked_host(tmp_path)
+    fake.validator.on_see = sees(fake)
+    fake.cri.sockets[paths.RELAY_ENDPOINT] = CONTAINERD if answers else "no answer"
+    waits = [20.0]
+
+    def stop(_method: str, unit: UnitState) -> tuple[str, UnitState]:
+        if waits:
+            fake.clock.sleep(waits.pop())
+            raise timed_out(unit.name)
+        return "done", unit
+
+    fake.systemd.on_job[paths.PROXY_UNIT] = stop
+    if answers:
+        with pytest.raises(StepFailedError, match="another unit's job came first") as ended:
+            adopt_while_linked(fake, may_leave=True)
+        assert ended.value.interfered
+    else:
+        adopt_while_linked(fake, may_leave=True)
+    assert has_left(fake) is not answers
 
 
 @rule("R8")

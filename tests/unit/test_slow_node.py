@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -202,12 +203,19 @@ def test_a_job_that_runs_out_of_its_time_has_not_ended_the_start(
     assert node.on_relay
 
 
-def keep_waiting(node: SlowNode, whose: str) -> None:
-    """The next job of the proxy waits for another unit's, or is refused, and the old process runs on."""
-    start = node.systemd.on_job[paths.PROXY_UNIT]
+def keep_waiting(node: SlowNode, whose: str, jobs: float = 1) -> Callable[[], None]:
+    """The next jobs of the proxy wait for another unit's, or are refused, and the old process runs on. The
+    returned function ends that."""
+    start, left = node.systemd.on_job[paths.PROXY_UNIT], jobs
+
+    def over() -> None:
+        node.systemd.on_job[paths.PROXY_UNIT] = start
 
     def wait(method: str, unit: UnitState) -> tuple[str, UnitState]:
-        node.systemd.on_job[paths.PROXY_UNIT] = start
+        nonlocal left
+        left -= 1
+        if left <= 0:
+            over()
         if whose in (DESTRUCTIVE, UNIT_MASKED):
             raise SystemdError(f"systemctl {method} {unit.name}: refused", name=whose)
         node.fake.clock.sleep(WHILE_LINKED)
@@ -217,6 +225,7 @@ def keep_waiting(node: SlowNode, whose: str) -> None:
 
     node.slow = ()
     node.systemd.on_job[paths.PROXY_UNIT] = wait
+    return over
 
 
 NEVER_BEGAN = {
@@ -246,6 +255,25 @@ def test_a_job_that_never_began_is_not_done_and_nobody_is_blamed(
     assert node.on_relay
     if verb == "restart":  # else the rollback stops the proxy, and its guard lets kubelet leave
         assert node.off_relay_at is None
+
+
+@rule("R4", "R8")
+@pytest.mark.parametrize("whose", NEVER_BEGAN)
+def test_kubelet_stays_on_a_relay_that_answers_though_the_rollback_gets_no_job_either(
+    node: SlowNode, payload: Path, whose: str
+) -> None:
+    """The host still shuts down, the unit is still masked, or the other one still stops."""
+    over = keep_waiting(node, whose, math.inf)
+    release(payload, "two")
+    with pytest.raises(RollbackFailedError):
+        node.install(payload)
+    assert node.off_relay_at is None
+    assert node.on_relay
+    assert node.read(paths.HOLD) is None
+    over()
+    node.install(payload)
+    assert node.read(paths.BINARY) == program("two")
+    assert node.on_relay
 
 
 @rule("R8")
