@@ -46,8 +46,8 @@ from installer.node.run import Progress, warn
 from installer.node.unit_jobs import message_of, start_unit
 
 _JOBS = (StepKind.RESTART, StepKind.STOP)
-# Why systemd refuses a job though what was installed works: a unit that others require is missing, somebody
-# has masked one, the host shuts down.
+# Errors with which systemd refuses a job, and which say nothing about what was installed: a unit is missing
+# that others require, a unit is masked, the host shuts down.
 _OTHERS_DOING = (NO_SUCH_UNIT, UNIT_MASKED, DESTRUCTIVE)
 
 

@@ -69,9 +69,9 @@ def _starting(host: Host, endpoint: str) -> tuple[str, ...]:
 
 
 def is_stopped(unit: UnitState) -> bool:
-    """Whether somebody stopped it, or is stopping it. While a unit stops, it has a main process or a job. One
-    that ends by itself has neither, unless it ends while it starts. A unit that came up, and takes longer
-    than TimeoutStopSec= to stop, ends with `timeout`; so does one that takes too long to come up."""
+    """Whether somebody stopped the unit, or is stopping it. A unit that is being stopped has a main process
+    or a job. A unit that ends by itself has neither, unless it ends while it starts. A unit that came up and
+    takes longer than TimeoutStopSec= to stop ends with `timeout`; so does one that starts too slowly."""
     late = unit.came_up and unit.result == "timeout"
     stops = unit.active_state == "deactivating" and (unit.main_pid > 0 or unit.has_job)
     ended = unit.active_state == ("failed" if late else "inactive")

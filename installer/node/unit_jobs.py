@@ -38,9 +38,9 @@ def await_job(
 ) -> None:
     """Run a job of systemd to its end.
 
-    `before` is the invocation that it ends. A canceled job means that somebody else stopped or started the
-    unit. A job whose own time is over does not end the start that it has begun: systemd counts a slow stop,
-    and the time of somebody else's job, as part of ours.
+    `before` is the invocation that the job ends. If systemd cancels the job, somebody else has stopped or
+    started the unit. If the job's own time is over, the start that it has begun goes on: systemd includes a
+    slow stop in that time, and an earlier job of somebody else that ours has joined.
 
     Raises SystemdError, StepFailedError; JobWaitsError if the time was over before the job had begun."""
     try:
