@@ -47,6 +47,7 @@ FLEETS: Mapping[str, Fleet] = {
     "annotated": Fleet(rules=_CANARY, annotates=True),
     "thief": Fleet(rules=replace(_ANY, concurrent_restarts="50%"), thief=True),
     "thief-canary": Fleet(rules=_CANARY, thief=True),
+    "thief-failures": Fleet(rules=_ANY, thief=True, nature=Nature(bad=frozenset({"two"}))),
     "soak": Fleet(rules=replace(_CANARY, soak_seconds=100.0)),
     "two-failures": Fleet(rules=replace(_ANY, max_failures="2"), nature=Nature(bad=frozenset({"two"}))),
     "light": Fleet(rules=_CANARY, nature=Nature(light=True)),
@@ -68,7 +69,8 @@ FLEETS: Mapping[str, Fleet] = {
     "3-any-2-permits": Fleet(nodes=3, rules=_two(_ANY)),
 }
 
-_ONLY_WITH_FAULTS = ("2-successors", "surge")  # else too many, or the same as in another fleet
+#: Without faults these have too many states, or those of another fleet.
+_ONLY_WITH_FAULTS = ("2-successors", "surge", "thief-failures")
 #: What is enumerated if nothing else is asked for: fleets, the kind of each fault, the most states, 0: all.
 BOUNDS: Sequence[tuple[str, str, int]] = (
     *((name, "", 0) for name, fleet in FLEETS.items() if fleet.nodes == 2 and name not in _ONLY_WITH_FAULTS),
@@ -84,6 +86,7 @@ BOUNDS: Sequence[tuple[str, str, int]] = (
     ("any", "answer", 5_000),
     ("annotated", "answer", 5_000),
     ("thief", "steal", 5_000),
+    ("thief-failures", "steal", 5_000),
     ("two-failures", "boot", 5_000),
     ("two-failures", "crash", 5_000),
     ("successor", "resource", 3_000),

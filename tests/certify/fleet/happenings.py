@@ -58,6 +58,7 @@ def _thefts(store: CertStore) -> Iterator[Move]:
             yield Move("steal", -1, f"{name} next", 1)
             yield Move("steal", -1, f"{name} day", 1)
     yield Move("steal", -1, "size", 1)
+    yield Move("steal", -1, "size lost", 1)
     yield Move("steal", -1, "failure", 1)
     yield Move("steal", -1, "garbage", 1)
 
@@ -66,9 +67,11 @@ def steal(store: CertStore, how: str, fleet: Fleet) -> None:
     """A write that admission.yaml.j2 lets through."""
     what, _, way = how.partition(" ")
     if what == "size":
-        size = {SIZE: f'{{"daemonset":"{DAEMONSET}","nodes":1000,"waiting":1,"at":{store.now}}}'}
-        if store.call("PATCH", THE_FLEET, {"metadata": {"annotations": size}}).code == 404:
-            store.call("POST", LEASES, build_lease(FLEET, NAMESPACE, FLEET, annotations=size))
+        large = {SIZE: f'{{"daemonset":"{DAEMONSET}","nodes":1000,"waiting":1,"at":{store.now}}}'}
+        says = dict.fromkeys(large) if way == "lost" else large
+        is_there = store.call("PATCH", THE_FLEET, {"metadata": {"annotations": says}}).code != 404
+        if not is_there and way != "lost":
+            store.call("POST", LEASES, build_lease(FLEET, NAMESPACE, FLEET, annotations=large))
         return
     if what in ("failure", "garbage"):
         path = f"{LEASES}/breaker-{store.generation}"
