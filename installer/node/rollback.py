@@ -28,6 +28,7 @@ from installer.model.limits import ANSWER_SECONDS, HURRIED_SECONDS, Limits
 from installer.model.plan import Assessment, Changes, Desired, Plan, StepKind
 from installer.model.proxy import Repinning, fatal_lines
 from installer.node.adoption import forget_old
+from installer.node.await_kubelet import is_stopped
 from installer.node.controls import due_controls
 from installer.node.converge import converge, limits_of
 from installer.node.desired import settings_digest
@@ -94,8 +95,7 @@ def roll_back(
     except (InstallerError, OSError) as error:
         second = failed_on_disk("the rollback", error) if isinstance(error, OSError) else error
         if not runtime_error(run.host, assessment.base_endpoint):
-            moved_proxy = progress.moved_proxy or back.moved_proxy
-            _rescue_kubelet(assessment, run, limits, moved_proxy=moved_proxy)
+            _rescue_kubelet(assessment, run, limits, progress, back)
         after = report_rollback(assessment, target, run)
         if after.runtime and not after.kubelet_unwell and after.as_before:
             # Every file is as it was. A proxy without its runtime waits, and systemd retries.
@@ -263,10 +263,12 @@ def _close(target: Desired, run: Run) -> StepFailedError | None:
     return None
 
 
-def _rescue_kubelet(assessment: Assessment, run: Run, limits: Limits, *, moved_proxy: bool) -> None:
+def _rescue_kubelet(assessment: Assessment, run: Run, limits: Limits, *done: Progress) -> None:
     """The good proxy did not come back: move kubelet off the relay until a person or a later success ends the
-    hold. The report that follows shows the outcome."""
+    hold. The report that follows shows the outcome. `done`: by the plan and the rollback."""
     host = run.host
+    moved_proxy = any(each.moved_proxy for each in done)
+    moved_kubelet = any(each.moved_kubelet for each in done)
     with suppress(InstallerError, OSError):
         units = read_units(host, run.settings)
         before, proxy = assessment.snapshot.proxy.unit, units.proxy.unit
@@ -275,7 +277,10 @@ def _rescue_kubelet(assessment: Assessment, run: Run, limits: Limits, *, moved_p
         seconds = ANSWER_SECONDS if stayed else HURRIED_SECONDS
         health = host.healthz.ask(limits.healthz_url, units.kubelet.unit.main_pid, seconds)
         well = units.kubelet.process is not None and health is not Health.UNWELL
-        if well and units.kubelet.on_relay and stayed and host.cri.answers(paths.RELAY_ENDPOINT):
+        # Whoever stops kubelet wants it so. A host that shuts down does that first.
+        stops = assessment.snapshot.kubelet.process is not None and is_stopped(units.kubelet.unit)
+        needs_nothing = (well and units.kubelet.on_relay) or (stops and not moved_kubelet)
+        if needs_nothing and stayed and host.cri.answers(paths.RELAY_ENDPOINT):
             return  # the good proxy was never away
         if is_earlier(run.store.record):
             plan = _plan_off_relay(assessment, run)

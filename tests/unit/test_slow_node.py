@@ -16,7 +16,7 @@ from installer.model import paths
 from installer.model.host import UnitState
 from installer.model.proxy import WHILE_LINKED
 from tests.faults.disks.crash import build
-from tests.faults.disks.node import bare_node, program
+from tests.faults.disks.node import KUBELET, bare_node, program
 from tests.lib.fakes import CONTAINERD, timed_out
 from tests.lib.rules import rule
 from tests.lib.slownode import SlowNode, build_slow_node, release
@@ -310,3 +310,28 @@ def test_a_force_cfg_that_is_refused_is_not_in_force_until_the_proxy_has_started
     assert not ended.value.remembered
     node.install(payload, configs)
     assert node.systemd.unit(paths.PROXY_UNIT).main_pid != before
+
+
+@rule("R8")
+@pytest.mark.parametrize("whose", NEVER_BEGAN)
+@pytest.mark.parametrize("state", ["deactivating", "inactive"])
+def test_a_rollback_that_gets_no_job_either_leaves_a_kubelet_that_somebody_stops(
+    node: SlowNode, payload: Path, whose: str, state: str
+) -> None:
+    """The proxy's job waits for that stop. A host that shuts down begins with it."""
+    keep_waiting(node, whose, math.inf)
+    wait = node.systemd.on_job[paths.PROXY_UNIT]
+
+    def stop_kubelet(method: str, unit: UnitState) -> tuple[str, UnitState]:
+        kubelet, stops = node.systemd.unit(KUBELET), state == "deactivating"
+        pid = kubelet.main_pid if stops else 0
+        node.systemd.units[KUBELET] = replace(kubelet, active_state=state, main_pid=pid, has_job=stops)
+        node.fake.healthz.healthy = False
+        return wait(method, unit)
+
+    node.systemd.on_job[paths.PROXY_UNIT] = stop_kubelet
+    release(payload, "two")
+    with pytest.raises(RollbackFailedError):
+        node.install(payload)
+    assert node.systemd.unit(KUBELET).active_state == state
+    assert node.read(paths.HOLD) is None

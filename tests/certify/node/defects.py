@@ -239,8 +239,8 @@ DEFECTS = (
     Defect(
         "rollback: kubelet stays on the relay that did not come back",
         "node/rollback.py",
-        "            _rescue_kubelet(assessment, run, limits, moved_proxy=moved_proxy)\n",
-        "            moved_proxy = not moved_proxy\n",
+        "            _rescue_kubelet(assessment, run, limits, progress, back)\n",
+        "            pass\n",
         "nature: ",
     ),
     Defect(
