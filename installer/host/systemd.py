@@ -217,8 +217,9 @@ class BusSystemd:
                     if verb != "stop" and self._get(path, _BEGUN, UNIT) < asked * 1e6:
                         return "canceled"  # the process is that of before
                     state = self.unit(name).active_state
-                    good = ("inactive", "failed") if verb == "stop" else ("active", "reloading")
-                    return "done" if state in good else "failed"
+                    if verb == "stop":
+                        return "done" if state in ("inactive", "failed") else "canceled"
+                    return "done" if state in ("active", "reloading") else "failed"
             if time.monotonic() > deadline:
                 raise SystemdError(
                     f"{what}: the connection to the bus was lost, and the result of the job is unknown",

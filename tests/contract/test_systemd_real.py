@@ -535,10 +535,11 @@ def test_a_job_outlives_a_bus_daemon_that_is_restarted(systemd: BusSystemd, thro
         disturb.join()
 
 
+@pytest.mark.parametrize("verb", ["restart", "stop"])
 def test_a_job_that_somebody_cancels_after_the_bus_daemon_was_restarted_is_not_done(
-    systemd: BusSystemd, throwaway: ThrowawayHost, follower_stops: Callable[[], UnitState]
+    systemd: BusSystemd, throwaway: ThrowawayHost, follower_stops: Callable[[], UnitState], verb: str
 ) -> None:
-    """The old process is up, which alone would look as if the job had started it."""
+    """The old process is up, which alone would look as if the job had started it, or could not stop it."""
 
     def disturb() -> None:
         jobs = throwaway.systemctl("list-jobs", "--no-legend").splitlines()
@@ -549,7 +550,7 @@ def test_a_job_that_somebody_cancels_after_the_bus_daemon_was_restarted_is_not_d
     before, other = follower_stops(), threading.Timer(0.5, disturb)
     other.start()
     try:
-        assert systemd.restart(UNIT, timeout=60) == "canceled"
+        assert getattr(systemd, verb)(UNIT, timeout=60) == "canceled"
     finally:
         other.join()
     expect_same_process(before, systemd.unit(UNIT))
