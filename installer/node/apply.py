@@ -10,6 +10,7 @@ from __future__ import annotations
 import posixpath
 import traceback
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from functools import partial
 
 from installer.errors import (
@@ -117,7 +118,14 @@ class _Worker:
                 self._tally.count()
         except StepFailedError:
             self._adoption.forget()
+            self._withdraw_starts()
             raise
+
+    def _withdraw_starts(self) -> None:
+        """An announced start may not have come. To the guard, the next one is like anyone else's."""
+        for path in (paths.PROXY_START_OURS, paths.KUBELET_START_OURS):
+            with suppress(InstallerError, OSError):
+                self._host.files.remove(path)
 
     def _do(self, step: Step) -> Iterable[Step]:
         self._progress.touched.add(step.part)

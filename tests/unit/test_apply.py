@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from installer.errors import StepFailedError, SystemdError
+from installer.errors import UNIT_MASKED, StepFailedError, SystemdError
 from installer.model import paths
 from installer.model.event import Event, silent
 from installer.model.host import DesiredFile, Part, ProcessState, UnitState
@@ -96,6 +96,30 @@ def test_no_start_of_systemds_own_takes_what_is_announced_for_ours(
     plan = Plan(Mode.INSTALL, Desired(), Changes(), "kubelet.service", (step,))
     apply_plan(plan, fake.host, LIMITS, silent, Progress())
     assert [call.method for call in fake.systemd.calls if call.method in ("stop", "restart")] == jobs
+
+
+@rule("R14")
+@pytest.mark.parametrize("part", [Part.PROXY, Part.KUBELET])
+def test_a_start_that_is_refused_is_not_announced_any_more(tmp_path: Path, part: Part) -> None:
+    """The guard would take the next start, whoever begins it, for one of ours, which may do more."""
+    name = "kubelet.service" if part is Part.KUBELET else paths.PROXY_UNIT
+    announced = paths.KUBELET_START_OURS if part is Part.KUBELET else paths.PROXY_START_OURS
+    fake, seen = FakeHost(tmp_path), list[bool]()
+    fake.systemd.units[name] = UnitState(name, "loaded", "active", "running", main_pid=7)
+
+    def refuse(method: str, _unit: UnitState) -> tuple[str, UnitState]:
+        seen.append((tmp_path / announced[1:]).exists())
+        raise SystemdError(f"systemctl {method} {name}: refused", name=UNIT_MASKED)
+
+    fake.systemd.on_job[name] = refuse
+    kubelet = DesiredKubelet(DesiredUnit("kubelet.service", "", "", ""), Strategy.ENVIRONMENT, "", "V", ())
+    step = Step(StepKind.RESTART, name, part)
+    plan = Plan(Mode.INSTALL, Desired(kubelet=kubelet), Changes(), "kubelet.service", (step,))
+    fake.cri.sockets[paths.RELAY_ENDPOINT] = CONTAINERD
+    with pytest.raises(StepFailedError, match="refused"):
+        apply_plan(plan, fake.host, LIMITS, silent, Progress())
+    assert seen == [True]
+    assert not (tmp_path / announced[1:]).exists()
 
 
 @rule("R8")

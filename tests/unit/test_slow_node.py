@@ -275,6 +275,7 @@ def test_kubelet_stays_on_a_relay_that_answers_though_the_rollback_gets_no_job_e
     assert node.off_relay_at is None
     assert node.on_relay
     assert node.read(paths.HOLD) is None
+    assert node.read(paths.PROXY_START_OURS) is None, "a start by systemd itself is not ours"
     over()
     node.install(payload)
     assert node.read(paths.BINARY) == program("two")
