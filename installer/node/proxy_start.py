@@ -76,9 +76,8 @@ class ProxyStart:
     def stop(self, step: Step) -> None:
         """Stop the proxy. Raises SystemdError, StepFailedError."""
         self.progress.moved_proxy = True
-        before = self.host.systemd.unit(step.target).invocation_id
         job = partial(self.host.systemd.stop, step.target, _STOP_TIMEOUT)
-        await_job(step, "stop", job, self.host, self.progress, before)
+        await_job(step, "stop", job, self.host, self.progress)
         self.host.systemd.reset_failed(step.target)
 
     def stop_for_adoption(self) -> None:

@@ -23,9 +23,8 @@ def start_unit(step: Step, seconds: float, host: Host, progress: Progress, *, at
     """Start the step's unit, or start it again. Takes at most `seconds`. Raises SystemdError,
     StepFailedError."""
     host.systemd.reset_failed(step.target)
-    before = host.systemd.unit(step.target).invocation_id
     job = partial(host.systemd.restart, step.target, seconds, at_once=at_once)
-    await_job(step, "start", job, host, progress, before)
+    await_job(step, "start", job, host, progress)
 
 
 def message_of(step: Step, error: InstallerError) -> str:
@@ -33,16 +32,15 @@ def message_of(step: Step, error: InstallerError) -> str:
     return error.message if step.describe in error.message else f"{step.describe}: {error.message}"
 
 
-def await_job(
-    step: Step, verb: str, job: Callable[[], str], host: Host, progress: Progress, before: str | None = None
-) -> None:
+def await_job(step: Step, verb: str, job: Callable[[], str], host: Host, progress: Progress) -> None:
     """Run a job of systemd to its end.
 
-    `before` is the invocation that the job ends. If systemd cancels the job, somebody else has stopped or
-    started the unit. If the job's own time is over, the start that it has begun goes on: systemd includes a
-    slow stop in that time, and an earlier job of somebody else that ours has joined.
+    If systemd cancels the job, somebody else has stopped or started the unit. If the job's own time is over,
+    the start that it has begun goes on: systemd includes a slow stop in that time, and an earlier job of
+    somebody else that ours has joined.
 
     Raises SystemdError, StepFailedError; JobWaitsError if the time was over before the job had begun."""
+    before = host.systemd.unit(step.target).invocation_id  # which the job ends
     try:
         result = job()
     except SystemdError as error:
