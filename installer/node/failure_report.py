@@ -13,6 +13,7 @@ from installer.model.event import Event
 from installer.model.host import Health, HostSnapshot, Kind
 from installer.model.limits import ANSWER_SECONDS
 from installer.model.plan import Assessment, Desired, Plan
+from installer.node.await_kubelet import is_stopped
 from installer.node.diff import diff
 from installer.node.kubelet_link import read_kubelet
 from installer.node.run import Run
@@ -230,7 +231,8 @@ def _commands(after: RollbackReport) -> str:
     if after.unreadable:
         typed.append("systemctl restart dbus.service")
     if after.kubelet_unwell and not after.unreadable:
-        if after.drop_ins:
+        stops = after.snapshot is not None and is_stopped(after.snapshot.kubelet.unit)
+        if after.drop_ins and not stops:
             typed += [f"rm -f {shlex.join(after.drop_ins)}", "systemctl daemon-reload"]
         typed += [f"systemctl reset-failed {unit}", f"systemctl restart {unit}"]
     typed = typed or [f"journalctl -u {paths.PROXY_UNIT} -n 50"]

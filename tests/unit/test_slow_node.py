@@ -332,7 +332,8 @@ def test_a_rollback_that_gets_no_job_either_leaves_a_kubelet_that_somebody_stops
 
     node.systemd.on_job[paths.PROXY_UNIT] = stop_kubelet
     release(payload, "two")
-    with pytest.raises(RollbackFailedError):
+    with pytest.raises(RollbackFailedError) as ended:
         node.install(payload)
     assert node.systemd.unit(KUBELET).active_state == state
+    assert paths.DROP_IN_NAME not in ended.value.hint, "our lines do not keep it from starting"
     assert node.read(paths.HOLD) is None
