@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
+from installer.model import paths
 from tests.faults import Report
 from tests.faults.machines.trial import attempt_each
 from tests.host.daemon import within
@@ -46,6 +47,8 @@ def try_containers(node: MachineNode, pods: int) -> None:
     node.give(NO_CONFIGS)
     node.run("install")
     node.machine.run("cp", f"{KIT}/{REAL_CONFIGS}/fallback.cfg", "/etc/cri-resmgr/")
+    # Where nothing is emulated, the proxy is back before kubelet leaves it, and that keeps its policy.
+    node.machine.run("sh", "-c", f"echo ours >{paths.PROXY_START_OURS}")
     node.machine.run("systemctl", "restart", PROXY)
     within(UP_SECONDS, partial(is_taken, node))
     node.machine.run(*AS_A_POD, *node.words("remove"))
