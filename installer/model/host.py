@@ -43,6 +43,10 @@ class Kind(StrEnum):
     OTHER = "other"  # device, socket, fifo
     OUTSIDE = "path out of the host root"  # through a symlink: our file cannot be there
 
+    @property
+    def words(self) -> str:
+        return "a special file" if self is Kind.OTHER else f"a {self.value}"
+
 
 @dataclass(frozen=True, slots=True)
 class Identity:

@@ -61,7 +61,7 @@ def why_different(file: DesiredFile, before: FileState) -> str:
     if before.kind is Kind.ABSENT:
         return "missing"
     if before.kind is not Kind.FILE:
-        return f"is a {before.kind.value}"
+        return f"is {before.kind.words}"
     if before.digest != file.digest:
         return "content differs"
     if before.mode != file.mode:

@@ -213,7 +213,7 @@ def find_earlier(
         trees=tuple(tree for tree in _TREES if files.state(tree).kind is Kind.DIRECTORY) if unit else (),
         lost=repaired.lost,
         obstacles=tuple(
-            f"{path} is a {state.kind.value}, not a file"
+            f"{path} is {state.kind.words}, not a file"
             for path, state in present.items()
             if state.kind is not Kind.FILE
         ),

@@ -231,10 +231,12 @@ def test_a_kubelet_whose_process_has_just_ended_is_not_running() -> None:
     assert (unit.part, unit.why) == (Part.KUBELET, ("it is not running",))
 
 
-def test_whatever_stands_at_the_path_of_a_file_is_named() -> None:
-    state = FileState(Kind.DIRECTORY, 0o755)
-    [change] = diff(DESIRED, with_file(paths.FALLBACK_CONFIG, state), RECORD).files
-    assert (change.verb, change.why) == (Verb.CHANGE, "is a directory")
+@pytest.mark.parametrize(
+    ("kind", "why"), [(Kind.DIRECTORY, "is a directory"), (Kind.OTHER, "is a special file")]
+)
+def test_whatever_stands_at_the_path_of_a_file_is_named(kind: Kind, why: str) -> None:
+    [change] = diff(DESIRED, with_file(paths.FALLBACK_CONFIG, FileState(kind, 0o755)), RECORD).files
+    assert (change.verb, change.why) == (Verb.CHANGE, why)
 
 
 def test_a_deleted_file_of_options_counts_as_read() -> None:
