@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from installer import __version__
+from installer.model.event import truncate
 from installer.model.jsontext import items_at, mapping_at, parse_object, text_at
 
 USER_AGENT = f"cri-resmgr-installer/{__version__}"
@@ -25,6 +26,8 @@ _HEAD, _SHORTEST = 16, 4  # characters of a secret; shorter ones are also words
 SOCKET_SECONDS = 3.0
 LONGEST_QUIET = 300.0
 """The most seconds without a request, whatever the Retry-After of a server says."""
+MOST_SAID = 1024
+"""Bytes that are kept of what a server or a Lease says in words: these go to logs and into memory."""
 _BODY_LIMIT = 1 << 22  # bytes; etcd keeps no object above 1.5 MiB
 _MERGE, _STRATEGIC_MERGE = "application/merge-patch+json", "application/strategic-merge-patch+json"
 _JSON, _TABLE = "application/json", "application/json;as=Table;v=v1;g=meta.k8s.io"
@@ -184,7 +187,7 @@ class KubeApi:
             self.close()
         answer = _build_answer(response.status, raw)
         when, wait = response.getheader("Date"), response.getheader("Retry-After", "")
-        failure = self._hide(answer.failure)
+        failure = truncate(self._hide(answer.failure), MOST_SAID)
         return replace(answer, failure=failure, when=_server_time(when), retry_after=_quiet(wait))
 
     def _read(self, response: Any) -> bytes:

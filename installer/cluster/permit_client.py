@@ -16,7 +16,7 @@ from typing import Any
 
 from installer.cluster import breaker as breakers
 from installer.cluster.breaker import Breaker, build_breaker
-from installer.cluster.kubeapi import NO_OBJECTS, Answer, Api
+from installer.cluster.kubeapi import MOST_SAID, NO_OBJECTS, Answer, Api
 from installer.cluster.leases import (
     CANARY,
     RING,
@@ -46,6 +46,7 @@ from installer.cluster.rollout import (
 from installer.cluster.size import FleetSize, build_size, measure
 from installer.cluster.successor import judge, resource_paths
 from installer.cluster.sync import SyncRequest, WorkEnd
+from installer.model.event import truncate
 from installer.model.fleet import FLEET, REMOVAL, PermitAnswer, PlannedWork, WorkResult
 from installer.model.instant import parse_time
 from installer.model.jsontext import text_at
@@ -118,7 +119,8 @@ class PermitClient:
 
     def _answer(self, wait: Wait) -> PermitAnswer:
         seconds = min(_LONGEST, wait.seconds) + min(_LONGEST, wait.spread) * self._random()
-        return PermitAnswer(why=wait.why, detail=wait.detail, wait=seconds)
+        why, detail = truncate(wait.why, MOST_SAID), truncate(wait.detail, MOST_SAID)
+        return PermitAnswer(why=why, detail=detail, wait=seconds)
 
     def _carry_out(
         self, move: Lookup | CheckHolder | WriteBreaker, state: FleetState, work: PlannedWork

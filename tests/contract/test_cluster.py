@@ -462,6 +462,18 @@ def test_the_last_word_is_told_at_the_end(server: ApiServer, scene: Scene) -> No
     assert [event["reason"] for event in server.events] == ["RepairFailed"]
 
 
+def test_only_the_beginning_of_a_long_refusal_is_kept(tmp_path: Path) -> None:
+    """A webhook may refuse in megabytes, and each node would log them."""
+    with SeenRequests() as server:
+        server.answer = 403, json.dumps({"kind": "Status", "message": "no " * 100_000}).encode()
+        (tmp_path / "ca.crt").write_bytes(server.authority.cert_pem.bytes())
+        (tmp_path / "token").write_text("a-token")
+        client = KubeApi("127.0.0.1", server.port, tmp_path, time.monotonic() + 60)
+        found = client.call("GET", "/api/v1/nodes/n1")
+        client.close()
+    assert len(found.failure) == 1024
+
+
 @pytest.mark.parametrize(
     ("token", "said"),
     [

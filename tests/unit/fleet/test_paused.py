@@ -32,6 +32,18 @@ def test_a_pause_stops_what_has_not_begun(store: Store) -> None:
     assert b.begin(REPAIR).granted
 
 
+def test_a_node_repeats_only_the_beginning_of_what_leases_say(store: Store) -> None:
+    """They may hold hundreds of kilobytes, and each node would log them."""
+    a, b, _ = trio(store)
+    a.begin(REPAIR)
+    (lease,) = [path for path in store.objects if "/permit-" in path]
+    held = store.objects[lease]["spec"] | {"holderIdentity": f"{'n' * 200_000}/uid"}
+    store.put(lease, store.objects[lease] | {"spec": held})
+    assert len(b.begin(REPAIR).detail) == 1024
+    store.pause("x" * 200_000)
+    assert len(b.begin(REPAIR).why) == 1024
+
+
 @pytest.mark.parametrize(
     ("answer", "denied", "wait"),
     [
