@@ -231,7 +231,8 @@ def _diff_kubelet(
     elif process.generation != unit.generation or kubelet.linked != links:
         reason = _generation_reason(process.generation, Part.KUBELET, files)
     elif links and not kubelet.is_at(paths.RELAY_ENDPOINT):
-        reason = "its link leads elsewhere" if kubelet.on_relay else _ON_BASE
+        leads = "its link leads elsewhere" if kubelet.target else "its link is missing"
+        reason = leads if kubelet.on_relay else _ON_BASE
         action = UnitAction.MOVE if kubelet.moves else UnitAction.RESTART
     elif kubelet.is_silent and snapshot.may_be_unknown:  # who moved it there has been killed, or it dials
         reason = "it has no connection to the relay"

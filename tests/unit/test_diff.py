@@ -205,6 +205,12 @@ def test_a_kubelet_that_is_on_our_link_is_moved_by_it(host: HostSnapshot, movabl
     assert actions(host)[1] is (UnitAction.MOVE if movable else UnitAction.RESTART)
 
 
+@pytest.mark.parametrize(("target", "why"), [(BASE, "its link leads elsewhere"), ("", "its link is missing")])
+def test_what_is_wrong_with_the_link_of_a_kubelet_on_the_relay_is_said(target: str, why: str) -> None:
+    host = place(target=target, peers=(paths.RELAY_SOCKET,))
+    assert diff(DESIRED, host, RECORD).units[-1].why == (why,)
+
+
 @rule("R3")
 @pytest.mark.parametrize(
     "peers", [None, (), (paths.RELAY_SOCKET,), (BASE, paths.RELAY_SOCKET), (BASE,), ("/run/dbus/socket",)]
