@@ -177,8 +177,17 @@ class EventLoop:
         return lambda: GLib.source_remove(source)
 
     def on_signal(self, number: int, call: Callable[[], None]) -> None:
-        guarded = self.guarded(call, None)
-        GLib.unix_signal_add(GLib.PRIORITY_HIGH, number, lambda: not guarded())
+        """Call soon after the signal, once for all that have come by then. GLib's own way leads through the
+        thread that has its inotify, which hangs if a directory has gone and its path leads to a mount that
+        hangs."""
+        came = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+
+        def take() -> None:
+            os.eventfd_read(came)
+            call()
+
+        self.while_readable(came, take)
+        signal.signal(number, lambda *_: os.eventfd_write(came, 1))
 
     def start(self, job: Job) -> Child:
         """Raises OSError."""

@@ -6,6 +6,7 @@ import errno
 import os
 import resource
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -19,6 +20,7 @@ from installer.daemon.watch import EventLoop, WatchSpec, find_directories
 from installer.host.command import run
 from installer.model.daemon import Job
 from tests.lib.event_loop import SOON, Scene
+from tests.lib.hung_mount import hung_mount
 from tests.lib.own_process import remove_sources, sources, tidied
 from tests.lib.rules import rule
 
@@ -158,6 +160,29 @@ def test_whatever_a_callback_raises_the_loop_works_on() -> None:
         os.kill(os.getpid(), signal.SIGUSR1)
         assert scene.until(lambda count=count: len(scene.failures) == count)  # type: ignore[misc]
     assert scene.loop.guarded(fail, "instead")() == "instead"
+
+
+@rule("R15")
+def test_a_share_that_is_unmounted_and_then_hangs_keeps_back_no_signal(scene: Scene, tmp_path: Path) -> None:
+    """As with autofs whose server is gone: GLib looks every four seconds whether the directory is back."""
+    heard = list[str]()
+    scene.loop.on_signal(signal.SIGUSR1, lambda: heard.append("signal"))
+    share = tmp_path / "share"
+    try:
+        with hung_mount(share):
+            subprocess.run(["mount", "-t", "tmpfs", "share", share], check=True)
+            (share / "configs").mkdir()
+            scene.loop.watch(find_directories([WatchSpec(tmp_path, "/share/configs")]), scene.changed)
+            subprocess.run(["umount", share], check=True)
+            assert scene.until(lambda: any(map(_hangs_in_fuse, Path("/proc/self/task").iterdir())))
+            os.kill(os.getpid(), signal.SIGUSR1)
+            assert scene.until(lambda: heard == ["signal"])
+    except OSError as error:
+        pytest.skip(f"this machine mounts nothing: {error}")
+
+
+def _hangs_in_fuse(task: Path) -> bool:
+    return "fuse" in (task / "wchan").read_text()
 
 
 # -- children ----------------------------------------------------------------------------

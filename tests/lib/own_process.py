@@ -36,6 +36,9 @@ SOON = 60.0
 KUBELET = "kubelet.service"
 
 
+_SIGNALS = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
+
+
 OURS = (f"{paths.UNIT_VARIABLE}=digest",)
 
 
@@ -260,11 +263,14 @@ def remove_sources(numbers: Iterable[int]) -> None:
 
 @contextmanager
 def tidied() -> Iterator[None]:
-    """A daemon's process ends with it; here its timers and children would go off in the next one's loop."""
+    """A daemon's process ends with it; here its timers, children and signals would go off in the next one's loop."""
     before = sources()
+    handlers = {number: signal.getsignal(number) for number in _SIGNALS}
     try:
         yield
     finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
         remove_sources(sources() - before)
 
 
