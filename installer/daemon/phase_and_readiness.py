@@ -93,6 +93,8 @@ def _phase(passes: PassHistory, now: Obstacles, seen: PollSnapshot, installs: bo
         others = "another run is at work on this host" if picture is not None and picture.at_work else ""
         return Phase.STARTING, passes.said or now.blind or others
     why = picture.differs or "a run looks into it"
+    if picture.at_work and not now.at_work:  # ours waits for it, perhaps for long
+        why += f"; another run is at work on this host ({picture.at_work})"
     if picture.is_new and not picture.is_clean:
         return Phase.CONVERGING, why
     if now.sick:

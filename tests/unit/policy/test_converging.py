@@ -256,6 +256,8 @@ def test_nothing_is_begun_while_a_child_is_at_work(settled: Bench) -> None:
 def test_what_another_run_is_changing_is_left_to_it(settled: Bench) -> None:
     theirs = replace(GOOD, picture=replace(DRIFT, at_work="pid 7: install"))
     assert settled.look(theirs) is Action.NOTHING
+    waits_for = "; another run is at work on this host (pid 7: install)"
+    assert settled.policy.state.reason == f"{DRIFT.differs}{waits_for}"
     settled.look(after=2)
     assert settled.looked_closer
     assert settled.look(DRIFTED) is Action.INSTALL
