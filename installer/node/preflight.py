@@ -145,7 +145,7 @@ def _check_removal(facts: Facts) -> Iterable[Finding]:
         return
     if facts.unit.load_state == "masked":
         message = f"{name} is masked, and would have to restart to leave the proxy"
-        yield refusal("kubelet-masked", message, f"find out why, then `systemctl unmask {name}`")
+        yield refusal("kubelet-masked", message, f"find out why, then {_unmask(name)}")
         return
     why = "kubelet would not start on it, so the running kubelet is left alone. Repair it first"
     yield from _check_runtime(facts.probe, why)
@@ -178,7 +178,7 @@ def _check_kubelet_unit(facts: Facts) -> Iterable[Finding]:
         yield refusal(
             "kubelet-masked",
             f"{name} is masked",
-            f"find out who masked it and why, then `systemctl unmask {name}` and start it",
+            f"find out who masked it and why, then {_unmask(name)}, and start it",
         )
     elif program := _embedding(facts.snapshot):
         yield refusal(
@@ -308,9 +308,12 @@ def _check_mask(unit: UnitState) -> Iterable[Finding]:
         yield refusal(
             "proxy-masked",
             f"{unit.name} is masked",
-            f"find out why, then `systemctl unmask {unit.name}` (with --runtime if it is masked until the "
-            "next boot only)",
+            f"find out why, then {_unmask(unit.name)}",
         )
+
+
+def _unmask(unit: str) -> str:
+    return f"`systemctl unmask {unit}` (with --runtime if it is masked until the next boot only)"
 
 
 def _check_order(kubelet: UnitState, probe: Probe) -> Iterable[Finding]:

@@ -168,6 +168,13 @@ def test_a_kubelet_without_a_usable_unit_is_refused(state: UnitState, code: str)
     assert codes(check_host(SETTINGS, with_unit(state), Configs(), PAYLOAD)) == [code]
 
 
+def test_how_a_mask_that_a_boot_would_end_is_taken_away_is_said() -> None:
+    """`systemctl unmask` alone leaves one below /run, and says nothing."""
+    masked = with_unit(UnitState("kubelet.service", "masked"))
+    (finding,) = check_host(SETTINGS, masked, Configs(), PAYLOAD)
+    assert "with --runtime" in finding.hint
+
+
 @pytest.mark.parametrize(
     ("service", "word"),
     [("k3s.service", "k3s"), ("rke2-agent.service", "RKE2"), ("microshift.service", "MicroShift")],
