@@ -263,7 +263,8 @@ def remove_sources(numbers: Iterable[int]) -> None:
 
 @contextmanager
 def tidied() -> Iterator[None]:
-    """A daemon's process ends with it; here its timers, children and signals would go off in the next one's loop."""
+    """A daemon's process ends with it; here its timers, children and signals would go off in
+    the next one's loop."""
     before = sources()
     handlers = {number: signal.getsignal(number) for number in _SIGNALS}
     try:
