@@ -30,7 +30,8 @@ from installer.report.planned import summarise_plan
 
 _DEADLINE = 20.0  # seconds; a picture takes 0.1, and 4 on a host whose relay is silent
 _MOST_DROPPED = 2  # pictures in a row, because something changed while they were taken
-_SHARE = 8.0  # times the CPU that the last picture took, until the next one begins
+REST = 8.0
+"""Times the CPU that the last picture took, until the next one begins. The same for a look after changes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +143,7 @@ class Assessor:
         # What has changed meanwhile may be seen half. Changes that never stop are not waited for.
         is_old = self._asked and self._dropped < _MOST_DROPPED
         self._dropped = self._dropped + 1 if is_old else 0
-        self._next_at = time.monotonic() + (0.0 if is_old else min(cost, 0.5) * _SHARE)
+        self._next_at = time.monotonic() + (0.0 if is_old else min(cost, 0.5) * REST)
         if self._asked:
             self.ask()
             assessed = replace(assessed, picture=replace(assessed.picture, overtaken=True))

@@ -23,7 +23,7 @@ from functools import partial
 from pathlib import Path
 
 from installer import __version__
-from installer.daemon.assessor import Assessed, Assessor, Engine, attempted
+from installer.daemon.assessor import REST, Assessed, Assessor, Engine, attempted
 from installer.daemon.configuration import Command, Configuration, listen_address
 from installer.daemon.decision import Action, Decision, Order, bounds_of
 from installer.daemon.fleet import LEAVE, leave_seconds, may_remove, report_end, report_state
@@ -98,6 +98,7 @@ class Daemon:
         self._snapshot = PollSnapshot()
         self._child: Bounded | None = None
         self._timer = self._debounce = 0
+        self._rests_until = 0.0
         self._wake = self._due = 0.0
         self._expected = math.inf  # when the timer comes
         self._ending = self._removing = self._is_asked = False
@@ -187,12 +188,15 @@ class Daemon:
     def _stir(self) -> None:
         """Something has changed: look once for all that changes at about the same time."""
         if not self._debounce and not self._ending:
-            self._debounce = self._loop.after(_DEBOUNCE, self._on_change)
+            rest = self._rests_until - time.monotonic()
+            self._debounce = self._loop.after(max(_DEBOUNCE, rest), self._on_change)
 
     def _on_change(self) -> None:
         self._debounce = 0
+        began = time.thread_time()
         self._look_closer()
         self._turn(full=True)
+        self._rests_until = time.monotonic() + REST * (time.thread_time() - began)
 
     def _look_closer(self, *, anew: bool = False) -> None:
         """Take a new picture, unless a pass is at work, which changes the host: the next one comes when it

@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -168,21 +169,25 @@ def test_a_share_that_is_unmounted_and_then_hangs_keeps_back_no_signal(scene: Sc
     heard = list[str]()
     scene.loop.on_signal(signal.SIGUSR1, lambda: heard.append("signal"))
     share = tmp_path / "share"
-    try:
-        with hung_mount(share):
-            subprocess.run(["mount", "-t", "tmpfs", "share", share], check=True)
-            (share / "configs").mkdir()
-            scene.loop.watch(find_directories([WatchSpec(tmp_path, "/share/configs")]), scene.changed)
-            subprocess.run(["umount", share], check=True)
-            assert scene.until(lambda: any(map(_hangs_in_fuse, Path("/proc/self/task").iterdir())))
-            os.kill(os.getpid(), signal.SIGUSR1)
-            assert scene.until(lambda: heard == ["signal"])
-    except OSError as error:
-        pytest.skip(f"this machine mounts nothing: {error}")
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(hung_mount(share))
+        except OSError as error:
+            pytest.skip(f"this machine mounts nothing: {error}")
+        subprocess.run(["mount", "-t", "tmpfs", "share", share], check=True)
+        (share / "configs").mkdir()
+        scene.loop.watch(find_directories([WatchSpec(tmp_path, "/share/configs")]), scene.changed)
+        subprocess.run(["umount", share], check=True)
+        assert scene.until(lambda: any(map(_hangs_in_fuse, Path("/proc/self/task").iterdir())))
+        os.kill(os.getpid(), signal.SIGUSR1)
+        assert scene.until(lambda: heard == ["signal"])
 
 
 def _hangs_in_fuse(task: Path) -> bool:
-    return "fuse" in (task / "wchan").read_text()
+    try:
+        return "fuse" in (task / "wchan").read_text()
+    except (FileNotFoundError, ProcessLookupError):  # the thread has just ended
+        return False
 
 
 # -- children ----------------------------------------------------------------------------
