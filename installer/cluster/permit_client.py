@@ -227,7 +227,8 @@ class PermitClient:
                 if not has_ended:
                     return PermitAnswer(why=why, wait=_SUCCESSOR_PAUSE)
                 end = replace(end, result=WorkResult(_FAILED_REMOVAL, False, why)) if why else end
-            tripped = self._report(end.result, knows_none=end.knows_none) if end.result else ""
+            why = self._report(end.result, knows_none=end.knows_none) if end.result else ""
+            tripped = truncate(why, MOST_SAID)
             told = True
             released = not end.permit or self._release(end.permit, end.version)
         except _FailedError as error:

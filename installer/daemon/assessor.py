@@ -30,8 +30,6 @@ from installer.report.planned import summarise_plan
 
 _DEADLINE = 20.0  # seconds; a picture takes 0.1, and 4 on a host whose relay is silent
 _MOST_DROPPED = 2  # pictures in a row, because something changed while they were taken
-REST = 8.0
-"""Times the CPU that the last picture took, until the next one begins. The same for a look after changes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +141,7 @@ class Assessor:
         # What has changed meanwhile may be seen half. Changes that never stop are not waited for.
         is_old = self._asked and self._dropped < _MOST_DROPPED
         self._dropped = self._dropped + 1 if is_old else 0
-        self._next_at = time.monotonic() + (0.0 if is_old else min(cost, 0.5) * REST)
+        self._next_at = time.monotonic() + (0.0 if is_old else rest_after(cost))
         if self._asked:
             self.ask()
             assessed = replace(assessed, picture=replace(assessed.picture, overtaken=True))
@@ -157,6 +155,12 @@ class Assessor:
 
     def _tell(self, why: str) -> None:
         self._found(failed(InstallerError(why)))
+
+
+def rest_after(cost: float) -> float:
+    """Return the seconds until the next picture, or the next look after a change: eight times the CPU time
+    that the last one took, but at most four seconds."""
+    return 8.0 * min(cost, 0.5)
 
 
 def attempted(assess: Callable[[], Assessed]) -> Assessed:

@@ -23,7 +23,7 @@ from functools import partial
 from pathlib import Path
 
 from installer import __version__
-from installer.daemon.assessor import REST, Assessed, Assessor, Engine, attempted
+from installer.daemon.assessor import Assessed, Assessor, Engine, attempted, rest_after
 from installer.daemon.configuration import Command, Configuration, listen_address
 from installer.daemon.decision import Action, Decision, Order, bounds_of
 from installer.daemon.fleet import LEAVE, leave_seconds, may_remove, report_end, report_state
@@ -196,7 +196,7 @@ class Daemon:
         began = time.thread_time()
         self._look_closer()
         self._turn(full=True)
-        self._rests_until = time.monotonic() + REST * (time.thread_time() - began)
+        self._rests_until = time.monotonic() + rest_after(time.thread_time() - began)
 
     def _look_closer(self, *, anew: bool = False) -> None:
         """Take a new picture, unless a pass is at work, which changes the host: the next one comes when it

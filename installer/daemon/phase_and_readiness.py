@@ -19,6 +19,7 @@ from installer.model.names import Mode
 if TYPE_CHECKING:
     from installer.node.picture import Picture
 
+_OTHERS = "another run is at work on this host"
 _UNSERVABLE = 4
 _REFUSED_HINT = "Fix the cause, and the node retries by itself; or exclude this node with nodeSelector"
 _GO_ON_HINT = "; with rollout.refused: ready a rollout does not wait for such nodes"
@@ -90,11 +91,11 @@ def _phase(passes: PassHistory, now: Obstacles, seen: PollSnapshot, installs: bo
     if now.at_work and not installs:
         return Phase.CONVERGING, "cri-resmgr is being removed"
     if not installs or picture is None:
-        others = "another run is at work on this host" if picture is not None and picture.at_work else ""
+        others = _OTHERS if picture is not None and picture.at_work else ""
         return Phase.STARTING, passes.said or now.blind or others
     why = picture.differs or "a run looks into it"
     if picture.at_work and not now.at_work:  # ours waits for it, perhaps for long
-        why += f"; another run is at work on this host ({picture.at_work})"
+        why += f"; {_OTHERS} ({picture.at_work})"
     if picture.is_new and not picture.is_clean:
         return Phase.CONVERGING, why
     if now.sick:

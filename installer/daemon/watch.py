@@ -177,9 +177,9 @@ class EventLoop:
         return lambda: GLib.source_remove(source)
 
     def on_signal(self, number: int, call: Callable[[], None]) -> None:
-        """Call soon after the signal, once for all that have come by then. GLib's own way leads through the
-        thread that has its inotify, which hangs if a directory has gone and its path leads to a mount that
-        hangs."""
+        """Call soon after the signal, once for all that have come by then. GLib takes signals in the thread
+        that reads inotify. That thread hangs when a watched directory is gone and a mount in its place does
+        not answer."""
         came = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
 
         def take() -> None:

@@ -122,7 +122,7 @@ class _Worker:
             raise
 
     def _withdraw_starts(self) -> None:
-        """An announced start may not have come. To the guard, the next one is like anyone else's."""
+        """An announced start may never have begun. The guard must not take a later one for it."""
         for path in (paths.PROXY_START_OURS, paths.KUBELET_START_OURS):
             with suppress(InstallerError, OSError):
                 self._host.files.remove(path)

@@ -69,9 +69,9 @@ def _starting(host: Host, endpoint: str) -> tuple[str, ...]:
 
 
 def is_stopped(unit: UnitState) -> bool:
-    """Whether somebody stopped the unit, or is stopping it. A unit that is being stopped has a main process
-    or a job. A unit that ends by itself has neither, unless it ends while it starts. A unit that came up and
-    takes longer than TimeoutStopSec= to stop ends with `timeout`; so does one that starts too slowly."""
+    """Whether somebody has stopped the unit, or is stopping it. While systemd stops a unit on request, the
+    unit has a main process or a job. If it ends by itself, it has neither, unless it ends while it starts.
+    The result `timeout` means a slow stop (TimeoutStopSec=) if the unit had come up, else a slow start."""
     late = unit.came_up and unit.result == "timeout"
     stops = unit.active_state == "deactivating" and (unit.main_pid > 0 or unit.has_job)
     ended = unit.active_state == ("failed" if late else "inactive")

@@ -265,7 +265,8 @@ def _close(target: Desired, run: Run) -> StepFailedError | None:
 
 def _rescue_kubelet(assessment: Assessment, run: Run, limits: Limits, *done: Progress) -> None:
     """The good proxy did not come back: move kubelet off the relay until a person or a later success ends the
-    hold. The report that follows shows the outcome. `done`: by the plan and the rollback."""
+    hold. Nothing is moved if that proxy was never away. The report that follows shows the outcome. `done`:
+    what the plan and the rollback have done."""
     host = run.host
     moved_proxy = any(each.moved_proxy for each in done)
     moved_kubelet = any(each.moved_kubelet for each in done)
@@ -277,7 +278,7 @@ def _rescue_kubelet(assessment: Assessment, run: Run, limits: Limits, *done: Pro
         seconds = ANSWER_SECONDS if stayed else HURRIED_SECONDS
         health = host.healthz.ask(limits.healthz_url, units.kubelet.unit.main_pid, seconds)
         well = units.kubelet.process is not None and health is not Health.UNWELL
-        # Whoever stops kubelet wants it so. A host that shuts down does that first.
+        # Somebody stops kubelet on purpose. A host that shuts down begins with that.
         stops = assessment.snapshot.kubelet.process is not None and is_stopped(units.kubelet.unit)
         needs_nothing = (well and units.kubelet.on_relay) or (stops and not moved_kubelet)
         if needs_nothing and stayed and host.cri.answers(paths.RELAY_ENDPOINT):

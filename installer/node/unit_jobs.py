@@ -35,9 +35,9 @@ def message_of(step: Step, error: InstallerError) -> str:
 def await_job(step: Step, verb: str, job: Callable[[], str], host: Host, progress: Progress) -> None:
     """Run a job of systemd to its end.
 
-    If systemd cancels the job, somebody else has stopped or started the unit. If the job's own time is over,
-    the start that it has begun goes on: systemd includes a slow stop in that time, and an earlier job of
-    somebody else that ours has joined.
+    systemd cancels the job when somebody else stops or starts the unit. A job that runs out of its own time
+    does not end the start that it has begun: that time includes a slow stop, and an earlier job that ours has
+    joined.
 
     Raises SystemdError, StepFailedError; JobWaitsError if the time was over before the job had begun."""
     before = host.systemd.unit(step.target).invocation_id  # which the job ends

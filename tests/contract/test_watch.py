@@ -164,9 +164,11 @@ def test_whatever_a_callback_raises_the_loop_works_on() -> None:
 
 
 @rule("R15")
-def test_a_share_that_is_unmounted_and_then_hangs_keeps_back_no_signal(scene: Scene, tmp_path: Path) -> None:
+def test_a_share_that_is_unmounted_and_then_hangs_keeps_back_no_signal_and_no_child(
+    scene: Scene, tmp_path: Path
+) -> None:
     """As with autofs whose server is gone: GLib looks every four seconds whether the directory is back."""
-    heard = list[str]()
+    heard, ended = list[str](), list[int]()
     scene.loop.on_signal(signal.SIGUSR1, lambda: heard.append("signal"))
     share = tmp_path / "share"
     with ExitStack() as stack:
@@ -181,6 +183,8 @@ def test_a_share_that_is_unmounted_and_then_hangs_keeps_back_no_signal(scene: Sc
         assert scene.until(lambda: any(map(_hangs_in_fuse, Path("/proc/self/task").iterdir())))
         os.kill(os.getpid(), signal.SIGUSR1)
         assert scene.until(lambda: heard == ["signal"])
+        scene.loop.start(Job(("true",), heard.append, ended.append, SOON, 2.0))
+        assert scene.until(lambda: ended == [0])
 
 
 def _hangs_in_fuse(task: Path) -> bool:

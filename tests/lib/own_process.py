@@ -35,9 +35,7 @@ SOON = 60.0
 
 KUBELET = "kubelet.service"
 
-
 _SIGNALS = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
-
 
 OURS = (f"{paths.UNIT_VARIABLE}=digest",)
 

@@ -66,12 +66,13 @@ def _thefts(store: CertStore) -> Iterator[Move]:
 def steal(store: CertStore, how: str, fleet: Fleet) -> None:
     """A write that admission.yaml.j2 lets through."""
     what, _, way = how.partition(" ")
-    if what == "size":
-        large = {SIZE: f'{{"daemonset":"{DAEMONSET}","nodes":1000,"waiting":1,"at":{store.now}}}'}
-        says = dict.fromkeys(large) if way == "lost" else large
-        is_there = store.call("PATCH", THE_FLEET, {"metadata": {"annotations": says}}).code != 404
-        if not is_there and way != "lost":
-            store.call("POST", LEASES, build_lease(FLEET, NAMESPACE, FLEET, annotations=large))
+    if how == "size lost":
+        store.call("PATCH", THE_FLEET, {"metadata": {"annotations": {SIZE: None}}})
+        return
+    if how == "size":
+        size = {SIZE: f'{{"daemonset":"{DAEMONSET}","nodes":1000,"waiting":1,"at":{store.now}}}'}
+        if store.call("PATCH", THE_FLEET, {"metadata": {"annotations": size}}).code == 404:
+            store.call("POST", LEASES, build_lease(FLEET, NAMESPACE, FLEET, annotations=size))
         return
     if what in ("failure", "garbage"):
         path = f"{LEASES}/breaker-{store.generation}"

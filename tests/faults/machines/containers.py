@@ -47,7 +47,8 @@ def try_containers(node: MachineNode, pods: int) -> None:
     node.give(NO_CONFIGS)
     node.run("install")
     node.machine.run("cp", f"{KIT}/{REAL_CONFIGS}/fallback.cfg", "/etc/cri-resmgr/")
-    # Where nothing is emulated, the proxy is back before kubelet leaves it, and that keeps its policy.
+    # Emulated, the proxy comes back so late that kubelet leaves it: it starts with the policy none unless
+    # its start is announced. On other machines a restart by hand keeps the policy.
     node.machine.run("sh", "-c", f"echo ours >{paths.PROXY_START_OURS}")
     node.machine.run("systemctl", "restart", PROXY)
     within(UP_SECONDS, partial(is_taken, node))
